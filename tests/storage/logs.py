@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -81,6 +82,11 @@ class HeldSyncer:
         assert self._done is not None
         done, self._done = self._done, None
         done(None)
+
+    def fail(self) -> None:
+        assert self._done is not None
+        done, self._done = self._done, None
+        done(OSError(errno.EIO, "lost"))
 
     def close(self) -> None:
         assert self._done is None

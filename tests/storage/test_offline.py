@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import traceback
 
 import pytest
 
@@ -93,6 +94,21 @@ async def test_opening_again_brings_an_offline_log_back_with_all_that_was_acknow
     assert values(log) == [*shown, b"after"]
     again = await make_store(disk.crash()).log("a")
     assert values(again) == [*shown, b"after"], "what was shown again stays"
+
+
+@in_loop
+async def test_an_error_that_is_kept_keeps_nothing_of_those_who_met_it() -> None:
+    _, store = failing_sync(1)
+    log = await store.log("a")
+    lengths = []
+    for _ in range(20):
+        with pytest.raises(LogOffline):
+            await log.append(batch_of(b"v"))
+        with pytest.raises(LogOffline):
+            await log.wait_for(log.end_offset)
+        assert log.offline is not None
+        lengths.append(len(list(traceback.walk_tb(log.offline.__traceback__))))
+    assert lengths[-1] <= lengths[0], "frames, and what they refer to, would stay in memory"
 
 
 @in_loop

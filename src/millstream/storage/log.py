@@ -47,6 +47,7 @@ from millstream.errors import (
     RequestError,
     StorageFailed,
     Unavailable,
+    again,
 )
 from millstream.records.batch import BatchHeader, Bytes, split
 from millstream.records.build import build_batch
@@ -73,6 +74,7 @@ from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.io_throttle import IoThrottle
 from millstream.storage.files.partition_metadata import AgeMark, PartitionMetadata
 from millstream.storage.recovery.log_recovery import RecoveredLog
+from millstream.storage.replica.log_replication import LogReplication
 from millstream.storage.retention.eviction import Eviction, next_age_mark, plan_eviction
 from millstream.storage.retention.key_deletions import (
     DELETIONS_MAX,
@@ -151,6 +153,7 @@ class Log:
         self._is_closing = False
         self._is_closed = False
         self._has_begun_retention = False
+        self._notified_offset = 0
         partition, end = recovered.partition, _end_of(recovered)
         self._state = LogState(
             log_directory.directory,
@@ -209,6 +212,20 @@ class Log:
             monotonic=clock.monotonic,
             retire=self._segments.retire,
         )
+        self.replication = LogReplication(
+            context,
+            queue=self._queue,
+            segments=self._segments,
+            commit=self._commit,
+            log_start=self._start,
+            cleaner=self._cleaner,
+            now_ms=self._retention_now_ms,
+            monotonic=clock.monotonic,
+            go_offline=self._go_offline,
+            offline=lambda: self.offline,
+            on_repair=self._note_repair,
+        )
+        """Leader or replica: slices, truncation and the high watermark."""
         if recovered.offline:
             self._go_offline(recovered.offline)
 
@@ -229,6 +246,7 @@ class Log:
             ),
             counters=self.counters,
             on_change=self._notify_watchers,
+            on_commit=self._note_commit,
         )
 
     # State.
@@ -239,7 +257,10 @@ class Log:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last committed record: the next one that a reader will see."""
+        """The offset after the last committed record: the next one that a reader will see.
+
+        In a log with replicas, readers do not pass the high watermark; see `replication`.
+        """
         return self._state.end_offset
 
     @property
@@ -251,6 +272,11 @@ class Log:
     def eviction_floor(self) -> int:
         """Records before this offset were evicted by retention; at most `start_offset`."""
         return self._state.eviction_floor
+
+    @property
+    def eviction_reason(self) -> str:
+        """Why the eviction floor was moved last."""
+        return self._state.snapshot.eviction_reason
 
     def gap_at(self, offset: int) -> Gap | None:
         """Return the evicted records from `offset` on, which a reader there misses."""
@@ -469,30 +495,7 @@ class Log:
 
     async def begin_epoch(self, number: int) -> None:
         """Write all further batches with a newer leader epoch. Durable when this returns."""
-        await self._context.metadata_file.run_exclusive(self._begin_epoch(number))
-
-    async def _begin_epoch(self, number: int) -> None:
-        segments, pending = self._segments, self._queue.pending
-        current = self.partition.leader_epoch
-        if number <= current:
-            raise RequestError(f"epoch must be greater than {current}, got {number}")
-        segments.flush()  # Now: a busy log would always have something pending.
-        while pending or segments.is_paused:
-            await self._context.tasks.changed()
-            self._check_writable()
-            segments.flush()
-        # What is admitted from here on is written after the epoch is durable, and has it.
-        partition = self.partition.with_epoch(number, self._queue.next_offset)
-        await segments.pause_until(self._write_epoch(partition))
-        if self.offline:
-            raise self.offline
-
-    async def _write_epoch(self, partition: PartitionMetadata) -> None:
-        try:
-            await self._context.metadata_file.write(partition)
-        except OSError as error:
-            # The file may have either epoch now: no batch may be written until that is known.
-            self._go_offline(error)
+        await self.replication.begin_epoch(number)
 
     async def record_topic_id(self, topic_id: uuid.UUID) -> None:
         """Record the topic of the log in `partition.json`; raise `CorruptFile` if it has another.
@@ -524,6 +527,7 @@ class Log:
         removed when another follows it. Slices that were read stay valid. Readers continue at the
         new start, without a gap.
         """
+        self.replication.check_leads()
         await self._start.delete_before(offset)
 
     async def evict_before(self, offset: int, reason: str = RETENTION) -> None:
@@ -533,12 +537,15 @@ class Log:
         that the removal hooks are consulted first. What stays is synced before files are removed,
         in every class: a power cut must not leave less than the limits allow.
         """
+        self.replication.check_leads()
         if self.config.durability is not Durability.EPHEMERAL:
             await self.flush(until=self.end_offset)
         await self._start.evict_before(offset, reason)
 
     def plan_eviction(self) -> Eviction | None:
         """Return what retention would delete now. Nothing is deleted."""
+        if self.replication.is_replica:
+            return None
         snapshot = self._state.snapshot
         return plan_eviction(
             snapshot.segments,
@@ -597,6 +604,7 @@ class Log:
         """
         match = match_for(key=key, prefix=prefix)
         self._check_writable()
+        self.replication.check_leads()
         queue = self._queue
         admitted = queue.next_offset
         if before is None:
@@ -611,9 +619,10 @@ class Log:
 
     async def roll(self) -> None:
         """Seal the growing segment, if it has a record. The next append starts another."""
+        self.replication.check_leads()
         await self._segments.roll()
         if self.offline:
-            raise self.offline
+            raise again(self.offline)
 
     async def clean(
         self,
@@ -625,6 +634,8 @@ class Log:
         is_forced: bool = False,
     ) -> CleanerResult | None:
         """Compact, reclaim and merge segments if that is worth it; see `LogCleaner.clean`."""
+        if self.replication.is_replica:
+            return None
         if self._start.is_capped and self.start_offset > self.partition.start_offset:
             if self.config.durability is not Durability.EPHEMERAL:
                 await self.flush(until=self.end_offset)
@@ -665,7 +676,7 @@ class Log:
         await self._segments.wait_until_resumed()
         await self._segments.pause_until(self._change_durability(config))
         if self.offline:
-            raise self.offline
+            raise again(self.offline)
 
     async def _change_durability(self, config: LogConfig) -> None:
         """Change the class between two batches: each is acknowledged by the class it was sent to.
@@ -811,7 +822,7 @@ class Log:
             if self._is_closed:
                 raise LogClosed(f"{self.name} is closed")
             if self.offline:
-                raise self.offline
+                raise again(self.offline)
             if self._new_records is None:
                 self._new_records = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._new_records)
@@ -845,8 +856,15 @@ class Log:
         """Stop calling `callback`. Does nothing if it is not watched."""
         self._watchers.pop(callback, None)
 
+    def _note_commit(self) -> None:
+        """Wake those that wait for a commit, and readers if they see more."""
+        self.replication.note_commit()
+        if self._state.visible_limit is None or self.end_offset > self._notified_offset:
+            self._notify_watchers()
+
     def _notify_watchers(self) -> None:
         """Wake all that wait for a change."""
+        self._notified_offset = self.end_offset
         if self._new_records is not None:
             waiting, self._new_records = self._new_records, None
             waiting.set_result(None)
@@ -876,6 +894,17 @@ class Log:
 
     def _is_deleted(self, damage: CorruptData) -> bool:
         return isinstance(damage, DamagedRecords) and damage.to_offset < self.start_offset
+
+    def _note_repair(self, first: int, end: int) -> None:
+        """Forget the damage between two offsets: the segment was replaced."""
+        files = self.log_directory.path(first, "").removesuffix(".")
+        hole = f"{self.log_directory.directory}: offsets {first} to {end - 1} have no segment"
+        self.recovered.damage = [
+            damage
+            for damage in self.recovered.damage
+            if not (isinstance(damage, DamagedRecords) and first <= damage.from_offset < end)
+            and not str(damage).startswith((files, hole))
+        ]
 
     def _note_damage(self, damage: DamagedRecords) -> None:
         """Report damage when a reader first meets it, in the thread of that reader."""
@@ -910,7 +939,7 @@ class Log:
         queue.refusal = queue.refusal or error
         # In this order: the offsets are taken back before any appender is told, and nothing may
         # wait when the other two give back their capacity, or it would be admitted.
-        queue.rewind(self.end_offset)
+        queue.rewind(self._state.durable_offset)
         queue.refuse_waiting(error)
         self._commit.stop(error)
         queue.refuse_pending(error)
@@ -941,6 +970,7 @@ class Log:
         self._queue.refuse_waiting(closed)
         while (self._queue.pending or self._commit.written) and not self.offline:
             await self._context.tasks.changed()
+        self.replication.store_watermark()
         unsealed = await self._release()
         if self.offline or self.config.durability is Durability.EPHEMERAL:
             return

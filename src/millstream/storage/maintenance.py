@@ -69,6 +69,8 @@ class MaintenanceView(NamedTuple):
     config: LogConfig
     partition: PartitionMetadata
     is_open: bool
+    is_replica: bool = False
+    """Whether the leader of the log decides what is rolled, evicted and cleaned."""
     needed_offset: int | None = None
     """The first offset that must stay. If the log is not open, evicting from it finds out."""
 
@@ -215,9 +217,13 @@ class Maintenance:
             if log.offline is not None:
                 return None
             state = (log.segments, log.partition.start_offset, log.end_offset)
-            needed_offset = log.needed_offset
             return MaintenanceView(
-                *state, log.config, log.partition, is_open=True, needed_offset=needed_offset
+                *state,
+                log.config,
+                log.partition,
+                is_open=True,
+                is_replica=log.replication.is_replica,
+                needed_offset=log.needed_offset,
             )
         recovered, config = self._store.recovered_log(name), self.config_of(name)
         if recovered is None or recovered.offline is not None or config is None:
@@ -229,11 +235,13 @@ class Maintenance:
         )
 
     def _is_due_to_roll(self, view: MaintenanceView) -> bool:
+        if view.is_replica:
+            return False
         now_ms = self._store.now_ms()
         return is_roll_due(view.segments, config=view.config, now_ms=now_ms)
 
     def _plan(self, view: MaintenanceView | None) -> Eviction | None:
-        if view is None:
+        if view is None or view.is_replica:
             return None
         return plan_eviction(
             view.segments,
@@ -247,7 +255,7 @@ class Maintenance:
 
     def _may_need_cleaning(self, name: LogName, *, is_forced: bool) -> bool:
         """Whether a log may have something to clean, so that opening it for that is worthwhile."""
-        if (view := self._view(name)) is None:
+        if (view := self._view(name)) is None or view.is_replica:
             return False
         is_deleted = view.start > view.partition.eviction_floor
         is_cut = is_deleted and any(

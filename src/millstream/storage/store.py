@@ -40,6 +40,7 @@ from millstream.errors import (
     StorageFailed,
     StoreLocked,
     UnknownLog,
+    again,
 )
 from millstream.storage.append.byte_budget import ByteBudget
 from millstream.storage.append.group_committer import GroupCommitter
@@ -75,6 +76,7 @@ from millstream.storage.health import LogHealth
 from millstream.storage.log import Log
 from millstream.storage.maintenance import Maintenance
 from millstream.storage.prefetch import Prefetcher
+from millstream.storage.recovery.damaged_end import record_damaged_end
 from millstream.storage.recovery.log_recovery import RecoveredLog, recover
 from millstream.storage.retention.eviction import Eviction
 from millstream.storage.retention.retention_clock import (
@@ -510,8 +512,14 @@ class Store:
         """Return the directory of the logs of a topic, except for those of class `ephemeral`."""
         return join(self.path, TOPICS_DIRECTORY, check_topic(topic))
 
-    async def reopen(self, topic: str, partition: int = 0) -> Log:
-        """Close a log, recover it and open it again, so that an offline log can be used."""
+    async def reopen(
+        self, topic: str, partition: int = 0, *, removes_damaged_end: bool = False
+    ) -> Log:
+        """Close a log, recover it and open it again, so that an offline log can be used.
+
+        `removes_damaged_end` truncates a log that is offline because its end is damaged or missing
+        to what is valid before that: the records are lost, unless another replica has them.
+        """
         name = LogName(check_topic(topic), check_partition(partition))
         async with self._exclusive(name):
             if name not in self.names():
@@ -523,6 +531,13 @@ class Store:
             config = self._configs.get(name)
             recovering = partial(self._recover, name, config or self.log_config)
             await self._background.run(recovering)
+            recovered = self._recovered.get(name)
+            if removes_damaged_end and recovered is not None and recovered.offline is not None:
+                log_directory = self._log_directory(name, config or self.log_config)
+                cutting = partial(record_damaged_end, log_directory, now_ms=self.now_ms)
+                truncation = await self._background.run(cutting)
+                logger.warning("%s: truncated to %d: end is damaged", name, truncation.end_offset)
+                await self._background.run(recovering)
             self._logs[name] = await self._open_log(name, config)
             return self._logs[name]
 
@@ -610,7 +625,7 @@ class Store:
         self, name: LogName, config: LogConfig | None, topic_id: uuid.UUID | None = None
     ) -> Log:
         if name in self._failed:
-            raise self._failed[name]
+            raise again(self._failed[name])
         embedded_id: uuid.UUID | None = None
         if topic_id is None and self._draw_id is not None:
             embedded_id = self._own_topic_id(name.topic, self._draw_id)

@@ -13,6 +13,7 @@ from millstream.errors import (
     DeadlineExceeded,
     InvalidBatch,
     LogClosed,
+    LogOffline,
     RequestError,
     WouldBlock,
 )
@@ -164,9 +165,31 @@ async def test_a_batch_behind_a_roll_is_acknowledged_only_with_all_before_it() -
     syncer.tell()
     await turns()
     assert [second.done(), rest[0].done()] == [True, False]
-    background.let_one_go(1)  # The commit; the sealing before it never ends.
+    background.let_one_go()  # The commit; the segment is sealed after it.
     await asyncio.gather(*rest)
     assert len(await durable_values(disk.crash())) == 4
+
+
+@in_loop
+async def test_a_segment_is_not_sealed_while_a_commit_syncs_it() -> None:
+    """Of two syncs only one is told that bytes are lost: the seal would cover them."""
+
+    disk, syncer = SimulatedFilesystem(), HeldSyncer()
+    store = make_store(disk, config=LogConfig(segment_bytes_max=1024), syncer=syncer)
+    log = await store.log("a")
+    await log.append(batch_of(b"first"))
+    pending = [log.try_append(batch_of(b"second"))]
+    await turns()
+    pending.append(log.try_append(batch_of(b"x" * 900)))
+    await turns()
+    assert len(log.segments) == 2
+    assert not [name for name in disk.list("/data/topics/a/0") if name.endswith(".seal")]
+    syncer.fail()
+    for append in pending:
+        with pytest.raises(LogOffline):
+            await append
+    await turns()
+    assert not [name for name in disk.list("/data/topics/a/0") if name.endswith(".seal")]
 
 
 # Backpressure.

@@ -449,7 +449,9 @@ def make_queue(
     *, budget: int = 100, unflushed_bytes_max: int = 100, is_stalled: bool = False
 ) -> tuple[AppendQueue, LogCounters]:
     counters = LogCounters()
-    context: Any = SimpleNamespace(name="a", counters=counters, state=SimpleNamespace(end_offset=0))
+    context: Any = SimpleNamespace(
+        name="a", counters=counters, state=SimpleNamespace(durable_offset=0)
+    )
     queue = AppendQueue(
         context,
         config=LogConfig(unflushed_bytes_max=unflushed_bytes_max),

@@ -292,9 +292,9 @@ def test_a_partition_that_is_not_there_is_not_found():
 
 def test_a_partition_of_a_newer_version_is_unknown_and_not_corrupt():
     with pytest.raises(
-        UnknownFormat, match=r"expected millstream-partition version 1-3, got .* version 4"
+        UnknownFormat, match=r"expected millstream-partition version 1-4, got .* version 5"
     ):
-        read_partition_metadata(disk_with(CONTENT, version=4), "/p")
+        read_partition_metadata(disk_with(CONTENT, version=5), "/p")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@
 A segment that is full, too old or of an older epoch is sealed while the next one grows. At most two
 segments have no seal, because that is what a start after a crash has to scan. A third is not
 started: its batches wait.
+
+In a replica the leader decides where segments begin and end (`replica_append.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +28,13 @@ from millstream.errors import MillstreamError, StorageFailed, Unavailable
 from millstream.records.batch import BatchHeader
 from millstream.storage.append.append_queue import AppendQueue
 from millstream.storage.append.commit_state import CommitState
+from millstream.storage.append.replica_append import (
+    ReplicaAppend,
+    ReplicaTail,
+    gather_slices,
+    record_slices,
+    write_slices,
+)
 from millstream.storage.append.segment_write import gather_batches, record_written, write_appends
 from millstream.storage.disk.errors import is_disk_full, transient_error
 from millstream.storage.disk.filesystem import File
@@ -42,7 +51,7 @@ from millstream.storage.segment.lifecycle import (
 )
 from millstream.storage.segment.log_context import LogContext
 from millstream.storage.segment.log_state import LogPosition
-from millstream.storage.segment.segment import GrowingSegment, SealedSegment
+from millstream.storage.segment.segment import GrowingSegment, SealedSegment, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +94,9 @@ class ActiveSegments:
         """The error of the last write, if the disk had no space for it."""
         self.is_paused = False
         """Whether writing waits for the work of `pause_until`."""
+        self.is_replica = False
+        """Whether the leader of the log decides where segments begin and end."""
+        self._is_learning_epoch = False
         self._can_reopen = not recovered.damage
         self._reopening = -1
         self._retired = -1
@@ -135,10 +147,17 @@ class ActiveSegments:
         pending = self._queue.pending
         while pending and not self.is_paused:
             first = pending[0]
-            segment = self._segment_for(first.header, first.offset)
+            if self.is_replica:
+                assert isinstance(first, ReplicaAppend), "a replica has no other appends"
+                segment = self._segment_for_slice(first)
+            else:
+                segment = self._segment_for(first.header, first.offset)
             if segment is None:
                 break  # Flushed again when a segment was sealed or reopened.
-            self._write(segment)
+            if self.is_replica:
+                self._write_slices(segment)
+            else:
+                self._write(segment)
         self._context.tasks.notify()
 
     def _write(self, segment: GrowingSegment) -> None:
@@ -155,6 +174,24 @@ class ActiveSegments:
         for _ in appends:
             pending.popleft()
         self._commit.add(segment, appends)
+
+    def _write_slices(self, segment: GrowingSegment) -> None:
+        """Write the pending slices of `segment` at once, and finish it if that is its end."""
+        pending = self._queue.pending
+        appends = gather_slices(pending, segment)
+        try:
+            write_slices(self.open_file(segment), segment, appends)
+        except OSError as error:
+            self._undo_write(segment, error)
+            return
+        record_slices(segment, appends, self._context.counters, self._commit.totals)
+        self.disk_full = None
+        for _ in appends:
+            pending.popleft()
+        self._commit.add(segment, list(appends))
+        last = appends[-1].source
+        if last.is_last_of_segment:
+            self._finish(segment, self._retention_now_ms() - last.sealed_age_ms)
 
     def _undo_write(self, segment: GrowingSegment, error: OSError) -> None:
         """Cut off what a failed write may have left, and refuse the pending batches."""
@@ -238,7 +275,7 @@ class ActiveSegments:
         if growing and growing.size == 0:
             # An empty segment has no batch of an older epoch, so it can take the current one.
             growing.stats.leader_epoch = self._context.metadata_file.partition.leader_epoch
-        if growing and self._fits(growing.stats, header):
+        if growing and growing.sealed_ms is None and self._fits(growing.stats, header):
             return growing
         return self._begin(offset)
 
@@ -255,7 +292,7 @@ class ActiveSegments:
             and self._retention_now_ms() - stats.created_ms <= self._age_ms_max
         )
 
-    def _begin(self, base_offset: int) -> GrowingSegment | None:
+    def _begin(self, base_offset: int, created_ms: int | None = None) -> GrowingSegment | None:
         """Start a segment, and seal the one before it in the background."""
         if self.is_stalled:
             self.seal_again()
@@ -270,7 +307,9 @@ class ActiveSegments:
             return None
         self._commit.is_directory_dirty = True
         epoch = context.metadata_file.partition.leader_epoch
-        stats = SegmentStats(base_offset, leader_epoch=epoch, created_ms=self._retention_now_ms())
+        if created_ms is None:
+            created_ms = self._retention_now_ms()
+        stats = SegmentStats(base_offset, leader_epoch=epoch, created_ms=created_ms)
         full, self.growing = (
             self.growing,
             GrowingSegment(self._log_directory, stats, SegmentIndex(), file),
@@ -281,6 +320,91 @@ class ActiveSegments:
         if full:
             self._start_sealing(full)
         return self.growing
+
+    # The segment for the next slice of a replica.
+
+    @property
+    def replica_tail(self) -> ReplicaTail:
+        """Where the next slice of a replica belongs."""
+        segments = self._context.state.snapshot.segments
+        last = self.growing or (segments[-1] if segments else None)
+        assert last is None or isinstance(last, GrowingSegment | SealedSegment)
+        return ReplicaTail(self._queue.next_offset, self._queue.pending, last)
+
+    def _segment_for_slice(self, append: ReplicaAppend) -> GrowingSegment | None:
+        """Return the segment for a slice; None if it has to wait for one."""
+        growing, base_offset = self.growing, append.segment
+        if growing and growing.base_offset == base_offset:
+            return growing
+        segments = self._context.state.snapshot.segments
+        last = segments[-1] if segments else None
+        if growing is None and isinstance(last, SealedSegment) and last.base_offset == base_offset:
+            self._reopening = base_offset
+            self.pause_until(self._reopen(last))
+            return None
+        if append.source.leader_epoch != self._context.metadata_file.partition.leader_epoch:
+            self._learn_epoch(append.source.leader_epoch, base_offset)
+            return None
+        created_ms = self._retention_now_ms() - append.source.created_age_ms
+        begun = self._begin(base_offset, created_ms)
+        if begun is not None:
+            begun.origin = append.origin
+        return begun
+
+    def _learn_epoch(self, number: int, start_offset: int) -> None:
+        """Record the epoch of the next slice; it is durable before a batch has it."""
+        if not self._is_learning_epoch:
+            self._is_learning_epoch = True
+            self._context.tasks.start(self._store_epoch(number, start_offset))
+
+    async def _store_epoch(self, number: int, start_offset: int) -> None:
+        metadata_file = self._context.metadata_file
+
+        async def write() -> None:
+            await metadata_file.write(metadata_file.partition.with_epoch(number, start_offset))
+
+        try:
+            await metadata_file.run_exclusive(write())
+        except MillstreamError:
+            pass  # The log is offline or closed: what was pending is refused.
+        except OSError as error:
+            # The file may have either epoch now: no batch may be written until that is known.
+            self._go_offline(error)
+        finally:
+            self._is_learning_epoch = False
+            self._queue.schedule_flush()
+
+    def finish_replica_segment(self, sealed_age_ms: int) -> None:
+        """Finish the last segment of a replica, all of which was written before.
+
+        An empty one, left by a write that was refused, is forgotten; its file is used again.
+        """
+        growing, state = self.growing, self._context.state
+        if growing is not None and growing.size > 0:
+            self._finish(growing, self._retention_now_ms() - sealed_age_ms)
+        elif growing is not None:
+            self.growing = None
+            state.replace_segments([s for s in state.snapshot.segments if s is not growing])
+
+    def _finish(self, segment: GrowingSegment, sealed_ms: int) -> None:
+        """Add no more to the growing segment, and seal it unless another is being sealed."""
+        segment.sealed_ms = sealed_ms
+        if self.sealing is None:
+            self.growing = None
+            self._start_sealing(segment)
+
+    def is_finished(self, segment: Segment) -> bool:
+        """Return whether a segment takes no more batches, as far as its leader decides that."""
+        segments = self._context.state.snapshot.segments
+        if not segments or segment.base_offset < segments[-1].base_offset:
+            return True
+        segment = segments[-1]  # It may have been sealed or reopened since.
+        if segment.leader_epoch < self._context.metadata_file.partition.leader_epoch:
+            return True
+        if isinstance(segment, GrowingSegment):
+            return segment.sealed_ms is not None
+        assert isinstance(segment, SealedSegment)
+        return segment.generation > 0 or segment.base_offset <= self._retired
 
     # Rolling and sealing.
 
@@ -343,12 +467,18 @@ class ActiveSegments:
             self._start_sealing(self.sealing)
 
     def _start_sealing(self, segment: GrowingSegment) -> None:
+        if segment.sealed_ms is None:
+            segment.sealed_ms = self._retention_now_ms()
         self.sealing = segment
         self.seal_error = None
         self._context.tasks.start(self._seal(segment))
 
     async def _seal(self, segment: GrowingSegment) -> None:
-        work = partial(seal_segment, segment, now_ms=self._retention_now_ms())
+        assert segment.sealed_ms is not None, "a segment is finished before it is sealed"
+        await self._commit.leave_to_seal(segment)
+        if self._commit.is_stopped:
+            return
+        work = partial(seal_segment, segment, now_ms=segment.sealed_ms)
         try:
             seal = await self._context.background.run(work)
         except SegmentSyncFailed as failed:
@@ -363,6 +493,8 @@ class ActiveSegments:
         self._publish(segment, seal)
         self.sealing = None
         self._commit.discard(segment)
+        if (growing := self.growing) and growing.sealed_ms is not None:
+            self._finish(growing, growing.sealed_ms)
         self._log_start.remove_dead_segments()
         self._queue.schedule_flush()
         self._queue.admit_waiting()
@@ -421,6 +553,12 @@ class ActiveSegments:
         unsealed = self.unsealed
         self.growing = self.sealing = self._commit.checkpoint = None
         return unsealed
+
+    def restart(self) -> None:
+        """Begin again after a truncation: every segment that is left has a seal."""
+        self.growing = self.sealing = self._commit.checkpoint = None
+        self.seal_error = None
+        self._retired = -1
 
     async def seal_remaining(self, unsealed: list[GrowingSegment]) -> None:
         """Seal the remaining segments, so that the next start has nothing to scan."""

@@ -22,6 +22,7 @@ from millstream.errors import (
     DeadlineExceeded,
     LogFull,
     MillstreamError,
+    Unavailable,
     WouldBlock,
 )
 from millstream.storage.append.byte_budget import ByteBudget
@@ -60,37 +61,76 @@ class AppendQueue:
         self._waiting: deque[PendingAppend] = deque()
         self.pending: deque[PendingAppend] = deque()
         """Admitted batches that are not written yet, in the order of their offsets."""
-        self.next_offset = self._state.end_offset
+        self.next_offset = self._state.durable_offset
         """The offset of the next admitted batch."""
         self.unflushed_bytes = 0
         """Bytes that were admitted and are not committed yet."""
-        self.refusal: MillstreamError | None = None
-        """Why no batch is accepted any more: the log is offline or closed."""
+        self._refusal: MillstreamError | None = None
+        self._is_replica = False
+        self._blocked: MillstreamError | None = None
+        """Why an append is refused at once: the log is offline or closed, or a replica."""
+        self._config = config
         self._configure(config)
 
     def apply_config(self, config: LogConfig) -> None:
         self._configure(config)
         self.admit_waiting()
 
+    @property
+    def refusal(self) -> MillstreamError | None:
+        """Why no batch is accepted any more: the log is offline or closed."""
+        return self._refusal
+
+    @refusal.setter
+    def refusal(self, refusal: MillstreamError | None) -> None:
+        self._refusal = self._blocked = refusal
+        if refusal is None and self._is_replica:
+            self._blocked = _replica_refusal(self._name)
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether batches come from the leader of the log, and no other are accepted."""
+        return self._is_replica
+
+    @is_replica.setter
+    def is_replica(self, is_replica: bool) -> None:
+        self._is_replica = is_replica
+        self.refusal = self._refusal
+        self._configure(self._config)
+
     def _configure(self, config: LogConfig) -> None:
+        self._config = config
         self.batch_size_max = config.batch_size_max
         self._unflushed_bytes_max = config.unflushed_bytes_max
         self._is_memory = config.durability is Durability.MEMORY
-        has_limit = has_size_limit(config)
+        has_limit = has_size_limit(config) and not self._is_replica  # The leader had room.
         self._size_limit = SizeLimit(self._name, self._state, config) if has_limit else None
 
     def check_writable(self) -> None:
         """Raise `LogClosed` or `LogOffline` if the log accepts nothing any more."""
-        if self.refusal is not None:
+        if self._refusal is not None:
             # Without this, each raise would add its frames, and the batches in them, to the error.
-            raise self.refusal.with_traceback(None)
+            raise self._refusal.with_traceback(None)
+
+    def check_accepts(self) -> None:
+        """Raise if an append is refused: `LogClosed`, `LogOffline`, or because of a replica."""
+        if self._blocked is not None:
+            raise self._blocked.with_traceback(None)
 
     # Admission.
 
     def submit(self, append: PendingAppend, timeout: float | None) -> None:
         """Admit a batch, now or in its turn; refuse it if it waits for `timeout` seconds."""
-        if self.refusal is not None:
-            self.check_writable()
+        if self._blocked is not None:
+            self.check_accepts()
+        if self._waiting or self._why_over_capacity(append.size) is not None:
+            self._wait(append, timeout)
+        else:
+            self._admit(append)
+
+    def submit_slice(self, append: PendingAppend, timeout: float | None) -> None:
+        """Admit what the leader of a replica sent, like a batch."""
+        self.check_writable()
         if self._waiting or self._why_over_capacity(append.size) is not None:
             self._wait(append, timeout)
         else:
@@ -98,7 +138,7 @@ class AppendQueue:
 
     def submit_now(self, append: PendingAppend) -> None:
         """Admit a batch now, or raise `WouldBlock` with the reason."""
-        self.check_writable()
+        self.check_accepts()
         if self._waiting or self._why_over_capacity(append.size) is not None:
             kind, reason = self._why_wait(append.size)
             self._counters.refusals[kind] += 1
@@ -239,3 +279,7 @@ class AppendQueue:
             append.refuse(error)
         if refused:
             self.release(sum(append.size for append in refused))
+
+
+def _replica_refusal(name: str) -> Unavailable:
+    return Unavailable(f"{name} is a replica: only its leader takes batches")

@@ -70,9 +70,11 @@ class CommitState:
         self._written_position = written_position
         self._go_offline = go_offline
         self._config = config
-        self._synced_offset = context.state.end_offset
+        self._synced_offset = context.state.durable_offset
         """End of the synced records, in a class other than `fsync`."""
         self.totals = committer.totals
+        self._unreplicated: deque[tuple[PendingAppend, float]] = deque()
+        """Durable batches that the high watermark has not passed, and since when they wait."""
         self.written: deque[PendingAppend] = deque()
         """Written batches that are not committed yet, in the order of their offsets."""
         self.is_stopped = False
@@ -85,6 +87,7 @@ class CommitState:
 
         # The commit in flight: the position it will reach, its start and its number of files.
         self._syncing: LogPosition | None = None
+        self._syncing_segments: list[GrowingSegment] = []
         self._sync_started = 0.0
         self._file_count = 0
 
@@ -95,7 +98,7 @@ class CommitState:
     def apply_config(self, config: LogConfig) -> None:
         """Use other settings from the next batch on. If the class changes, nothing is in flight."""
         if self._config.durability is Durability.FSYNC:
-            self._synced_offset = self._context.state.end_offset
+            self._synced_offset = self._context.state.durable_offset
         self._config = config
         self.cancel_background_sync()
         if self._unsynced and config.durability is not Durability.FSYNC:
@@ -105,7 +108,7 @@ class CommitState:
     def synced_offset(self) -> int:
         """The end of the records that a power cut leaves in place."""
         is_synced = self._config.durability is Durability.FSYNC
-        return self._context.state.end_offset if is_synced else self._synced_offset
+        return self._context.state.durable_offset if is_synced else self._synced_offset
 
     @property
     def has_unsynced(self) -> bool:
@@ -122,11 +125,26 @@ class CommitState:
         while (self.written or self.is_in_flight) and not self.is_stopped:
             await self._context.tasks.changed()
 
+    async def leave_to_seal(self, segment: GrowingSegment) -> None:
+        """Return once no commit syncs a segment any more, so that sealing can, or when stopped.
+
+        Of two syncs of a file, only one is told that bytes are lost. If that is a commit, the other
+        must not lead to a seal.
+        """
+        # In the other classes a commit may be far away. It must sync the segment all the same: what
+        # it says to be synced includes it, whether sealing is faster or not.
+        is_fsync = self._config.durability is Durability.FSYNC
+        while segment in self._syncing_segments or (is_fsync and segment in self._unsynced):
+            if self.is_stopped:
+                return
+            await self._context.tasks.changed()
+
     def stop(self, error: MillstreamError) -> None:
         """Refuse everything uncommitted, start no commit and ignore the one in flight."""
         self.is_stopped = True
         self.cancel_background_sync()
         self._queue.refuse_all(self.written, error)
+        self.refuse_unreplicated(error)
 
     # Written batches.
 
@@ -200,6 +218,14 @@ class CommitState:
         """Note that everything written was synced by other means."""
         self._unsynced = []
 
+    def restart(self, end_offset: int) -> None:
+        """Begin again after a truncation: everything that is left is durable."""
+        self.cancel_background_sync()
+        self._unsynced = []
+        self._is_more_synced = False
+        self.is_directory_dirty = False
+        self._synced_offset = end_offset
+
     def cancel_background_sync(self) -> None:
         """Cancel the timer of the background sync."""
         if self._timer is not None:
@@ -218,15 +244,41 @@ class CommitState:
         if self._log_start.is_capped:
             self._log_start.apply_caps()
         committed_bytes = 0
+        is_held = context.state.visible_limit is not None and not self._queue.is_replica
         while written and written[0].offset < position.offset:
             append = written.popleft()
             committed_bytes += append.size
-            append.acknowledge()
+            if is_held and append.next_offset > context.state.end_offset:
+                append.batch = b""  # It is on the disk; only its waiter is needed.
+                self._unreplicated.append((append, self._clock.monotonic()))
+            else:
+                append.acknowledge()
         if self._log_start.has_dead_segments:
             self._log_start.remove_dead_segments()
         if committed_bytes:
-            context.on_change()
+            context.on_commit()
         self._queue.release(committed_bytes)
+
+    # Batches that wait for replicas.
+
+    def acknowledge_replicated(self) -> None:
+        """Acknowledge the batches that the high watermark has passed."""
+        end_offset, waiting = self._context.state.end_offset, self._unreplicated
+        while waiting and waiting[0][0].next_offset <= end_offset:
+            waiting.popleft()[0].acknowledge()
+
+    def has_waited_since(self, moment: float) -> bool:
+        """Return whether a batch has waited for replicas since then, or longer."""
+        return bool(self._unreplicated) and self._unreplicated[0][1] <= moment
+
+    def refuse_unreplicated(self, error: MillstreamError, *, since: float | None = None) -> None:
+        """Refuse the batches that wait for replicas: all, or those that wait since then or longer.
+
+        They are in the log, so nobody knows what will become of them: `error` has to say so.
+        """
+        waiting = self._unreplicated
+        while waiting and (since is None or waiting[0][1] <= since):
+            waiting.popleft()[0].refuse(error)
 
     # Called by the committer.
 
@@ -242,7 +294,7 @@ class CommitState:
         self._sync_started = self._clock.monotonic()
         self._written_at = self._waiting_since if self._unsynced else self._sync_started
         files = [segment.open() for segment in self._unsynced]
-        self._unsynced = []
+        self._syncing_segments, self._unsynced = self._unsynced, []
         self._file_count = len(files)
         return files
 
@@ -263,6 +315,7 @@ class CommitState:
     def end_sync(self, error: Exception | None) -> None:
         """End a commit: acknowledge, or go offline; start the next one if something waits."""
         position, self._syncing = self._syncing, None
+        self._syncing_segments = []
         assert position is not None, "a commit that ended was started"
         self._context.tasks.notify()
         if self.is_stopped:

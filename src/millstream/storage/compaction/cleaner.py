@@ -47,8 +47,9 @@ run tries again. Logs in memory are cleaned the same way; a full memory is a ful
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from millstream.config.schema import LogConfig
@@ -102,12 +103,36 @@ class LogCleaner:
         self._memory = CleanerMemory()
         self._throttle: IoThrottle | None = None
         self._is_stopped = False
+        self._interruptions = 0
         self._last_error = ""
 
     @property
     def is_stopped(self) -> bool:
         """Whether runs do nothing: the log is closing, or it is uncertain which files it has."""
-        return self._is_stopped or self._swap.is_uncertain
+        return self._is_stopped or self._interruptions > 0 or self._swap.is_uncertain
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether it is uncertain which files the next start finds."""
+        return self._swap.is_uncertain
+
+    @contextlib.asynccontextmanager
+    async def interrupted(self) -> AsyncIterator[None]:
+        """End the current run, and start no other until this is left.
+
+        No unfinished output is left, and the files of all replaced segments are removed, or cannot
+        be. Not to be used inside the exclusive section of the log, in which a run may have to end.
+        """
+        self._interruptions += 1
+        try:
+            if self._throttle is not None:
+                self._throttle.wake()
+            while self.is_running:
+                await self._context.tasks.changed()
+            await self._swap.wait_for_removals()
+            yield
+        finally:
+            self._interruptions -= 1
 
     @property
     def is_running(self) -> bool:
@@ -140,7 +165,7 @@ class LogCleaner:
         """
         if self.is_running:
             raise Busy(f"{self._context.name}: a cleaner run is in progress")
-        if self._is_stopped:
+        if self._is_stopped or self._interruptions:
             return None
         self._throttle = throttle
         run = CleanerRun(
@@ -150,7 +175,9 @@ class LogCleaner:
             config=config,
             removal_hooks=self._removal_hooks(),
             background=background,
-            throttle=partial(throttle.pause, unless=lambda: self._is_stopped),
+            throttle=partial(
+                throttle.pause, unless=lambda: self._is_stopped or self._interruptions > 0
+            ),
             now_ms=self._now_ms,
             monotonic=self._monotonic,
             memory_bytes_max=memory_bytes_max,

@@ -26,7 +26,12 @@ CLOCK_FILE = "clock.json"
 BALLAST_FILE = "spare"
 PARTITION_FILE = "partition.json"
 CHECKPOINT_FILE = "checkpoint"
+WATERMARK_FILE = "watermark"
 TEMPORARY_SUFFIX = ".tmp"
+PART_SUFFIX = ".part"
+"""Of the `.log` of a segment that is being fetched from another replica."""
+QUARANTINE_SUFFIX = ".bad"
+"""Of the `.log` of a damaged segment that waits for its replacement."""
 
 SEGMENT_SUFFIXES = ("seal", "index", "keys", "log")
 """The files of a segment, in the order in which they are removed."""

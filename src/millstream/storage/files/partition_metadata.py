@@ -21,6 +21,13 @@ these fields has a value:
     tombstones_due_ms  when the next tombstone may be removed, by the retention clock; only if one
                        waits
 
+Version 4 is written while the log is being truncated, and only then. A release that knows no
+truncation would take the segments that are already removed for lost ones:
+
+    truncation         [end offset, base offset, generation, bytes]: the end of the log, and the
+                       last segment that stays, with the bytes of it that stay; base offset -1 if
+                       none does. Opening the log finishes the truncation
+
 A log that a broker created has, in all versions, the id of its topic (`topic_id`); other releases
 ignore it. A log with an id that is not in the metadata shows that the metadata was lost. A log
 without one was created by an embedded store, which gives it an id of its own (`embedded_id`).
@@ -55,7 +62,8 @@ from millstream.storage.files.document import read_document, write_document
 from millstream.storage.files.names import PARTITION_FILE
 
 _KIND = "millstream-partition"
-_VERSION = 3
+_VERSION = 4
+_VERSION_UNTIL_TRUNCATION = 3
 _VERSION_UNTIL_REWRITING = 2
 _VERSION_UNTIL_DELETION = 1
 _KINDS = {"key": False, "prefix": True}
@@ -97,6 +105,17 @@ class AgeMark(NamedTuple):
 
     offset: int
     ms: int
+
+
+class Truncation(NamedTuple):
+    """A truncation that is not finished: the new end of the log."""
+
+    end_offset: int
+    segment: int
+    """Base offset of the last segment that stays; -1 if none does."""
+    generation: int
+    size: int
+    """Bytes of that segment that stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +160,9 @@ class PartitionMetadata:
     eviction_reason: str = RETENTION
     """Why the floor was moved last. It is the reason of the whole gap."""
 
+    truncation: Truncation | None = None
+    """What is left to do: everything from its end offset on is to be removed."""
+
     @property
     def cursor_id(self) -> uuid.UUID | None:
         """The id that cursors of the log name."""
@@ -155,6 +177,21 @@ class PartitionMetadata:
         """Return the epoch of a segment with base offset `offset`."""
         count = bisect_right(self.epochs, offset, key=lambda epoch: epoch.start_offset)
         return self.epochs[max(count - 1, 0)].number
+
+    def epoch_end(self, epoch: int, end_offset: int) -> tuple[int, int] | None:
+        """Return the newest epoch not after `epoch`, and the offset after its last batch.
+
+        `end_offset` is that of the log. `None` if `epoch` is newer than all that are known, or
+        negative. For an epoch before the first known one the answer is that epoch itself, and the
+        start of the first: nothing of it is left.
+        """
+        if epoch == self.leader_epoch:
+            return epoch, end_offset
+        after = bisect_right(self.epochs, epoch, key=lambda known: known.number)
+        if epoch < 0 or after == len(self.epochs):
+            return None
+        number = self.epochs[after - 1].number if after > 0 else epoch
+        return number, self.epochs[after].start_offset
 
     def with_epoch(self, number: int, start_offset: int) -> PartitionMetadata:
         """Return a copy with one more epoch. An epoch that no batch ever had is replaced."""
@@ -203,6 +240,18 @@ class PartitionMetadata:
             ),
         )
 
+    def truncated_to(self, end_offset: int) -> PartitionMetadata:
+        """Return a copy for a log that was truncated to `end_offset`.
+
+        Epochs of which no batch is left are forgotten: others may come in their place.
+        """
+        kept = tuple(epoch for epoch in self.epochs if epoch.start_offset < end_offset)
+        return replace(
+            self.ending_at(end_offset),
+            epochs=kept or (LeaderEpoch(0, end_offset),),
+            truncation=None,
+        )
+
 
 def read_partition_metadata(filesystem: Filesystem, directory: str) -> PartitionMetadata:
     """Read `partition.json`; raise `FileNotFoundError` or `CorruptFile`."""
@@ -223,6 +272,7 @@ def read_partition_metadata(filesystem: Filesystem, directory: str) -> Partition
             caps=_caps(content.get("caps", NO_CAPS)),
             age_marks=tuple(_age_mark(item) for item in content.get("age_marks", ())),
             eviction_reason=_reason(content.get("eviction_reason")),
+            truncation=_truncation(content.get("truncation")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFile(f"{path}: {error!r}") from error
@@ -263,6 +313,9 @@ def write_partition_metadata(
         later["tombstones_due_ms"] = partition.tombstones_due_ms
     if any(later.values()):
         content |= later
+        version = _VERSION_UNTIL_TRUNCATION
+    if partition.truncation is not None:
+        content["truncation"] = list(partition.truncation)
         version = _VERSION
     if partition.caps != NO_CAPS:
         content["caps"] = list(partition.caps)
@@ -300,6 +353,10 @@ def _caps(item: Any) -> Caps:
 def _age_mark(item: Any) -> AgeMark:
     offset, ms = item
     return AgeMark(int(offset), int(ms))
+
+
+def _truncation(item: Any) -> Truncation | None:
+    return None if item is None else Truncation(*(int(number) for number in item))
 
 
 def _reason(stored: Any) -> str:

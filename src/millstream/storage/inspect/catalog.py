@@ -50,6 +50,7 @@ from millstream.storage.recovery.generations import (
     choose_generations,
 )
 from millstream.storage.segment.scan import SegmentScan, scan
+from millstream.storage.segment.truncation import is_truncated
 from millstream.storage.store import LogName
 
 UNSEALED_MAX = 2
@@ -231,6 +232,10 @@ def survey_partition(filesystem: Filesystem, directory: str) -> PartitionFiles:
     for file in filter(None, map(parse_segment_file, names)):
         suffixes.setdefault(file.id, set()).add(file.suffix)
     partition, partition_findings = _read_partition(filesystem, directory, has_data=bool(suffixes))
+    if partition is not None and (truncation := partition.truncation) is not None:
+        # The owner has begun to remove what is behind, or will when it opens the log again.
+        suffixes = {s: v for s, v in suffixes.items() if not is_truncated(s, truncation)}
+        synced = min(synced, SyncPoint(truncation.segment, 0))
     survey = _PartitionSurvey(filesystem, directory, suffixes, partition, synced)
     return PartitionFiles(
         directory=directory,

@@ -23,6 +23,10 @@ Replaced is not lost either. A rewritten segment with its seal has replaced thos
 from, and one that never got its seal has not (`generations.py`). Either way one of the two sets is
 removed here, once the other was read and is valid; if it is not, both stay.
 
+Truncated is not lost either. `partition.json` says where a log is to end before the first byte is
+removed. An interrupted truncation is finished before anything else is looked at
+(`segment/truncation.py`).
+
 Bytes that are valid but not proved to be durable may be in the page cache only, after a failed sync
 even marked as clean. They are written again and synced before any reader sees them.
 """
@@ -63,6 +67,7 @@ from millstream.storage.segment.segment import (
     Segment,
     write_seal,
 )
+from millstream.storage.segment.truncation import cut_log
 
 REWRITE_CHUNK = 4 * 1024 * 1024
 
@@ -87,6 +92,8 @@ class RecoveredLog:
     actions: list[str] = field(default_factory=list)
     """What was cut, removed or rebuilt, as messages."""
     scanned_bytes: int = 0
+    truncated_to: int | None = None
+    """The end offset of a truncation that was interrupted, and is finished now."""
 
     @property
     def segments(self) -> list[Segment]:
@@ -111,6 +118,7 @@ class _LogRecovery:
         self._now_ms = now_ms
         self._result = RecoveredLog(PartitionMetadata())
         self._has_epochs = self._read_partition()
+        self._finish_truncation()
         self._inventory = LogInventory(
             log_directory, leader_epoch_at=self._leader_epoch_at, now_ms=now_ms
         )
@@ -154,11 +162,15 @@ class _LogRecovery:
         last_sealed = max(
             (b for b in self._bases if b in seals or self._is_rewritten(b)), default=-1
         )
+        # A seal whose log is lost proves what follows it: it was sealed when that began.
+        lost = (self._inventory.candidates[segment].seal for segment in self._choice.lost)
+        lost_end = max((seal.next_offset for seal in lost if seal is not None), default=-1)
         unsealed: list[ScannedSegment] = []
         for base in self._bases:
             expected = self._next_offset(unsealed)
             if expected is not None and base != expected:
-                if unsealed or base > max(last_sealed, self._synced.base_offset):
+                is_proved = base <= max(last_sealed, self._synced.base_offset, lost_end)
+                if unsealed or not is_proved:
                     self._unacknowledged = [
                         self._live[later] for later in self._bases if later >= base
                     ]
@@ -186,6 +198,18 @@ class _LogRecovery:
             self._result.damage.append(error)
             return False
         return True
+
+    def _finish_truncation(self) -> None:
+        """Finish a truncation that a crash has interrupted."""
+        if (truncation := self._result.partition.truncation) is None:
+            return
+        cut = cut_log(self._log_directory, truncation, now_ms=self._now_ms())
+        self._result.partition = self._result.partition.truncated_to(truncation.end_offset)
+        write_partition_metadata(
+            self._filesystem, self._log_directory.directory, self._result.partition
+        )
+        self._result.truncated_to = truncation.end_offset
+        self._result.actions += cut.actions
 
     def _check_partition(self) -> None:
         if self._has_epochs or self._result.damage:

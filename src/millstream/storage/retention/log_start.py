@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from millstream.errors import MillstreamError, OffsetOutOfRange, StorageFailed
+from millstream.errors import MillstreamError, OffsetOutOfRange, RequestError, StorageFailed
 from millstream.storage.disk.errors import transient_error
 from millstream.storage.files.partition_metadata import NO_CAPS, AgeMark, Caps
 from millstream.storage.retention.removal_hooks import RemovalHooks
@@ -51,7 +51,9 @@ class LogStart:
         self.has_dead_segments = True
         """Whether there may be dead segments that still wait for a seal or a commit."""
         self._size_caps: SizeCaps | None = None
-        """None until the caps apply, and if there are none."""
+        """None until the caps apply, in a replica, and if there are none."""
+        self._is_replica = False
+        self._has_begun = False
 
     @property
     def is_capped(self) -> bool:
@@ -74,8 +76,15 @@ class LogStart:
         self._context.counters.evicted_records += offset - state.start_offset
         state.start_at(offset, eviction_reason=reason)
 
+    def follow(self, *, is_replica: bool) -> None:
+        """Leave the start of the log to its leader, or decide it here again."""
+        self._is_replica = is_replica
+        if self._has_begun:
+            self._use_caps(self._context.metadata_file.partition.caps)
+
     async def begin_caps(self, caps: Caps, *, is_writable: bool) -> None:
         """Apply the stored caps, then these, from now on. The removal hooks are set."""
+        self._has_begun = True
         self._use_caps(self._context.metadata_file.partition.caps)
         if is_writable:
             try:
@@ -143,7 +152,8 @@ class LogStart:
             await metadata_file.run_exclusive(self._store_caps(metadata_file.partition.caps))
 
     def _use_caps(self, caps: Caps) -> None:
-        self._size_caps = None if caps == NO_CAPS else SizeCaps(caps)
+        is_uncapped = caps == NO_CAPS or self._is_replica
+        self._size_caps = None if is_uncapped else SizeCaps(caps)
         if self._size_caps is not None:
             start = self._context.state.start_offset
             self.apply_caps()
@@ -194,6 +204,48 @@ class LogStart:
                 "%s: evicted offsets %d to %d by %s: %d segments, %d bytes, %d records",
                 *(context.name, start, offset - 1, reason, len(gone), size, records),
             )
+
+    async def set_start(self, offset: int, *, eviction_floor: int, eviction_reason: str) -> None:
+        """Take over the start of the leader of this replica. Durable when this returns.
+
+        What the leader has deleted was committed, so readers may see up to there at least.
+        """
+        snapshot = self._context.state.snapshot
+        if offset > snapshot.durable.offset:
+            raise OffsetOutOfRange(offset, start=snapshot.start, end=snapshot.durable.offset)
+        if not 0 <= eviction_floor <= offset:
+            raise RequestError(f"eviction floor must be between 0 and {offset}: {eviction_floor}")
+        if offset <= snapshot.start and eviction_floor <= snapshot.eviction_floor:
+            return
+        # Outside the exclusive section: the hooks may need to change the log themselves.
+        if (removal_hooks := self._removal_hooks()) is not None:
+            await removal_hooks.before_removal()
+        await self._context.metadata_file.run_exclusive(
+            self._set_start(offset, eviction_floor, eviction_reason)
+        )
+
+    async def _set_start(self, offset: int, floor: int, reason: str) -> None:
+        context, metadata_file = self._context, self._context.metadata_file
+        snapshot, state = context.state.snapshot, context.state
+        offset, floor = max(offset, snapshot.start), max(floor, snapshot.eviction_floor)
+        if state.visible_limit is not None:
+            state.limit_visible(offset)
+        segments, end = snapshot.segments, snapshot.durable.offset
+        partition = metadata_file.partition.starting_at(
+            offset,
+            first_base=_first_base(segments, offset, end),
+            eviction_floor=floor,
+            eviction_reason=reason,
+        )
+        frees_space = bool(_dead_segments(segments, offset, end))
+        try:
+            await metadata_file.write(partition, frees_space=frees_space)
+        except OSError as error:
+            failed = StorageFailed(f"{context.name}: the start was not moved: {error}")
+            raise transient_error(context.name, error) or failed from error
+        state.start_at(offset, eviction_reason=reason, eviction_floor=floor)
+        self.remove_dead_segments()
+        context.on_change()
 
     async def _move(self, offset: int, *, eviction_reason: str | None = None) -> None:
         context = self._context

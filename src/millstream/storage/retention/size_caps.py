@@ -153,7 +153,8 @@ class SizeCaps:
 
 
 def _committed_records(segment: Segment, end_offset: int) -> int:
-    """Return the records of a segment before `end_offset`, the end of its committed records."""
-    if isinstance(segment, SealedSegment):
-        return segment.seal.record_count
-    return end_offset - segment.base_offset  # A growing segment holds every offset.
+    """Return the records of a segment before `end_offset`, the end of its committed records.
+
+    At least so many, if compaction removed some and the visible limit is inside the segment.
+    """
+    return max(0, record_count(segment) - (segment.next_offset - end_offset))

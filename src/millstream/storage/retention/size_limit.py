@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from millstream.config.schema import Discard, LogConfig
 from millstream.storage.retention.eviction import check_capacity
 from millstream.storage.retention.size_caps import record_count
-from millstream.storage.segment.log_state import LogSnapshot, LogState, committed_size
+from millstream.storage.segment.log_state import LogSnapshot, LogState, durable_size
 from millstream.storage.segment.segment import Segment
 
 
@@ -42,7 +42,7 @@ class SizeLimit:
         snapshot = self._state.snapshot
         held_bytes, held_records = self._held(snapshot)
         written = (
-            snapshot.segments[-1].next_offset if snapshot.segments else snapshot.committed.offset
+            snapshot.segments[-1].next_offset if snapshot.segments else snapshot.durable.offset
         )
         check_capacity(
             self._name,
@@ -54,8 +54,8 @@ class SizeLimit:
         )
 
     def _held(self, snapshot: LogSnapshot) -> tuple[int, int]:
-        """Return the committed bytes and the written records."""
-        segments, mark = snapshot.segments, snapshot.committed.segment
+        """Return the durable bytes and the written records."""
+        segments, mark = snapshot.segments, snapshot.durable.segment
         settled = bisect_left(snapshot.bases, mark)
         if self._seen[0] is not segments or self._seen[1:] != (snapshot.start, mark):
             self._seen = (segments, snapshot.start, mark)
@@ -65,11 +65,11 @@ class SizeLimit:
 
 
 def _sum(snapshot: LogSnapshot, segments: Sequence[Segment]) -> tuple[int, int]:
-    """Return the committed bytes and the written records of segments, from the start offset on."""
+    """Return the durable bytes and the written records of segments, from the start offset on."""
     size = records = 0
     for segment in segments:
         if segment.next_offset > snapshot.start:
-            size += committed_size(snapshot, segment)
+            size += durable_size(snapshot, segment)
             records += record_count(segment)
         if segment.base_offset < snapshot.start < segment.next_offset:
             size -= segment.index().for_offset(snapshot.start).position

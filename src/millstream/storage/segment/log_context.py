@@ -35,3 +35,5 @@ class LogContext:
     counters: LogCounters
     on_change: Callable[[], None]
     """Called after every change of what can be read."""
+    on_commit: Callable[[], None]
+    """Called after every commit, whether readers may see it yet or not."""

@@ -7,6 +7,10 @@ takes the newer snapshot and tries again.
 
 Records that were deleted by key are masked: they are still in a file, but no reader sees them.
 
+A log with replicas has two ends. What is *durable* here may still be taken back, as long as other
+replicas do not have it. So the committed end, up to which readers see, is then the *visible limit*
+(the high watermark) or the durable end, whichever comes first. Without a limit the two are one.
+
 Damage is local. A read that begins with records that are lost raises `DamagedRecords`; all others
 return what they find. Damage changes neither start nor end of the log.
 """
@@ -15,16 +19,19 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from millstream.errors import (
+    CorruptData,
     DamagedRecords,
     InvalidAddress,
     MillstreamError,
     OffsetOutOfRange,
     StorageFailed,
+    again,
 )
 from millstream.records.batch import decode_header
 from millstream.records.record import RETENTION
@@ -32,6 +39,7 @@ from millstream.storage.segment.reader import (
     Address,
     Slice,
     TimestampedOffset,
+    batch_start,
     batches_since,
     find_latest,
     find_timestamp,
@@ -91,6 +99,18 @@ class LogSnapshot(NamedTuple):
     """Why they were evicted."""
     masks: Mapping[int, DeletedOffsets] = {}
     """By base offset of the segment; only segments in which something is, or may be, masked."""
+    hidden_end: LogPosition | None = None
+    """The durable end, if it is beyond `committed` because of the visible limit."""
+    truncations: int = 0
+    """How often files of the log were cut or replaced under their names since it was opened.
+
+    What a reader of an older snapshot takes for damage may be a file that was cut.
+    """
+
+    @property
+    def durable(self) -> LogPosition:
+        """The end of what the durability class of the log protects."""
+        return self.hidden_end or self.committed
 
 
 class LogState:
@@ -119,6 +139,10 @@ class LogState:
         self.on_damage: Callable[[DamagedRecords], None] = lambda _: None
         """Called once for each damaged range that a reader meets, in the thread of the reader."""
         self._damage: dict[tuple[int, int], DamagedRecords] = {}
+        self.visible_limit: int | None = None
+        """The offset that readers do not pass; `None` if they see all that is durable."""
+        self._hidden: deque[LogPosition] = deque()
+        """Durable ends beyond the committed end, in order: the limit will likely stop at these."""
 
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Publish another list of segments: one was started, sealed, reopened or removed."""
@@ -157,23 +181,164 @@ class LogState:
             segments=segments, bases=bases, masks=masks, committed=committed
         )
 
-    def commit(self, committed: LogPosition) -> None:
-        """Publish that the log is committed up to a position.
+    def install(self, new: SealedSegment) -> None:
+        """Publish a segment that continues the log, or that takes the place of all in its range.
+
+        What was damaged or masked there is not any more. If the log ended in its range, it ends in
+        the new segment.
+        """
+        snapshot = self.snapshot
+
+        def is_replaced(base_offset: int) -> bool:
+            return new.base_offset <= base_offset < new.next_offset
+
+        def relocate(position: LogPosition) -> LogPosition:
+            if not is_replaced(position.segment):
+                return position
+            start, offset = batch_start(new, position.offset, limit=new.size)
+            return LogPosition(offset, new.base_offset, start)
+
+        kept = [s for s in snapshot.segments if not is_replaced(s.base_offset)]
+        segments = sorted([*kept, new], key=lambda segment: segment.base_offset)
+        self._damage = {
+            key: damage
+            for key, damage in self._damage.items()
+            if not new.base_offset <= damage.from_offset < new.next_offset
+        }
+        self._hidden = deque(map(relocate, self._hidden))
+        self.snapshot = snapshot._replace(
+            segments=tuple(segments),
+            bases=tuple(segment.base_offset for segment in segments),
+            masks={base: mask for base, mask in snapshot.masks.items() if not is_replaced(base)},
+            committed=relocate(snapshot.committed),
+            hidden_end=snapshot.hidden_end and relocate(snapshot.hidden_end),
+            truncations=snapshot.truncations + 1,
+        )
+        if new.next_offset > snapshot.durable.offset:
+            self.commit(LogPosition(new.next_offset, new.base_offset, new.size))
+
+    def truncate(self, segments: Sequence[Segment], end: LogPosition) -> None:
+        """Publish that the log ends at `end`, with these segments."""
+        snapshot = self.snapshot
+        assert snapshot.start <= end.offset <= snapshot.durable.offset, "a truncation removes"
+        masks = {}
+        for base, mask in snapshot.masks.items():
+            kept = mask.offsets[: bisect_left(mask.offsets, end.offset)]
+            if base < end.offset and (kept or mask.damage is not None):
+                size = mask.bytes * len(kept) // max(1, len(mask.offsets))
+                masks[base] = mask._replace(offsets=kept, bytes=size)
+        while self._hidden and self._hidden[-1].offset >= end.offset:
+            self._hidden.pop()
+        is_hidden = end.offset > snapshot.committed.offset
+        if is_hidden:
+            self._hidden.append(end)
+        self._damage = {k: d for k, d in self._damage.items() if d.from_offset < end.offset}
+        if self.visible_limit is not None and end.offset < snapshot.committed.offset:
+            self.visible_limit = end.offset
+        self.snapshot = snapshot._replace(
+            segments=tuple(segments),
+            bases=tuple(segment.base_offset for segment in segments),
+            masks=masks,
+            committed=snapshot.committed if is_hidden else end,
+            hidden_end=end if is_hidden else None,
+            truncations=snapshot.truncations + 1,
+        )
+
+    def restart_at(self, offset: int) -> None:
+        """Publish that the log is empty, and begins and ends at `offset`."""
+        self._hidden.clear()
+        self._damage = {}
+        if self.visible_limit is not None:
+            self.visible_limit = offset
+        self.snapshot = LogSnapshot(
+            (),
+            (),
+            LogPosition(offset, -1, 0),
+            offset,
+            min(self.snapshot.eviction_floor, offset),
+            self.snapshot.eviction_reason,
+            truncations=self.snapshot.truncations + 1,
+        )
+
+    def commit(self, durable: LogPosition) -> None:
+        """Publish that the log is durable up to a position, and readable unless a limit is set.
 
         Does nothing if that is not further than before: its segment may have been rewritten since.
         """
-        assert committed.offset >= self.snapshot.committed.offset, (
-            "the committed end never moves back"
-        )
-        if committed.offset > self.snapshot.committed.offset:
-            self.snapshot = self.snapshot._replace(committed=committed)
+        snapshot = self.snapshot
+        if self.visible_limit is not None:
+            self._commit_hidden(durable)
+            return
+        assert durable.offset >= snapshot.committed.offset, "the committed end never moves back"
+        if durable.offset > snapshot.committed.offset:
+            self.snapshot = snapshot._replace(committed=durable)
 
-    def start_at(self, offset: int, *, eviction_reason: str | None = None) -> None:
-        """Publish that all before `offset` is deleted, or, with a reason, evicted."""
+    def _commit_hidden(self, durable: LogPosition) -> None:
+        before = self.snapshot.durable
+        assert durable.offset >= before.offset, "the durable end never moves back"
+        if durable.offset > before.offset:
+            self._hidden.append(durable)
+            self.snapshot = self.snapshot._replace(hidden_end=durable)
+            self._show()
+
+    def limit_visible(self, offset: int | None) -> None:
+        """Let readers see what is durable before `offset`; `None` removes the limit.
+
+        The first limit may hide what was visible; a later one never does. An offset inside a batch
+        counts as the start of that batch.
+        """
+        snapshot = self.snapshot
+        if offset is None:
+            self.visible_limit = None
+            self._hidden.clear()
+            self.snapshot = snapshot._replace(committed=snapshot.durable, hidden_end=None)
+            return
+        offset = max(offset, snapshot.start)
+        if self.visible_limit is None and offset < snapshot.committed.offset:
+            shown = self._position_of(offset, snapshot)
+            self._hidden.append(snapshot.committed)
+            self.snapshot = snapshot._replace(committed=shown, hidden_end=snapshot.committed)
+        self.visible_limit = max(offset, self.visible_limit or 0)
+        self._show()
+
+    def _show(self) -> None:
+        """Move the committed end up to the limit, as far as the log is durable."""
+        snapshot, limit, shown = self.snapshot, self.visible_limit, None
+        assert limit is not None
+        while self._hidden and self._hidden[0].offset <= limit:
+            shown = self._hidden.popleft()
+        if self._hidden and limit > (shown or snapshot.committed).offset:
+            # Between two commits: a replica took the batches of one commit in parts.
+            with contextlib.suppress(CorruptData):  # Readers of what is damaged are told.
+                between = self._position_of(limit, snapshot)
+                if between.offset > (shown or snapshot.committed).offset:
+                    shown = between
+        if shown is not None:
+            hidden_end = snapshot.hidden_end if self._hidden else None
+            self.snapshot = snapshot._replace(committed=shown, hidden_end=hidden_end)
+
+    def _position_of(self, offset: int, snapshot: LogSnapshot) -> LogPosition:
+        """Return the position of the batch that contains a durable `offset`."""
+        segment = self._segment_of(offset, snapshot)
+        batch = batch_start(segment, offset, limit=durable_size(snapshot, segment))
+        return LogPosition(max(batch[1], snapshot.start), segment.base_offset, batch[0])
+
+    def start_at(
+        self,
+        offset: int,
+        *,
+        eviction_reason: str | None = None,
+        eviction_floor: int | None = None,
+    ) -> None:
+        """Publish that all before `offset` is deleted, or, with a reason, evicted.
+
+        With `eviction_floor`, only what is before that was evicted.
+        """
         assert self.start_offset <= offset <= self.end_offset, "the start never moves back"
         moved = self.snapshot._replace(start=offset)
         if eviction_reason is not None:
-            moved = moved._replace(eviction_floor=offset, eviction_reason=eviction_reason)
+            floor = offset if eviction_floor is None else eviction_floor
+            moved = moved._replace(eviction_floor=floor, eviction_reason=eviction_reason)
         self.snapshot = moved
 
     def mask_deleted(self, masks: Mapping[int, DeletedOffsets]) -> None:
@@ -199,6 +364,11 @@ class LogState:
     def end_offset(self) -> int:
         """The first offset that cannot be read yet."""
         return self.snapshot.committed.offset
+
+    @property
+    def durable_offset(self) -> int:
+        """The end of what the durability class protects; beyond `end_offset` if that is limited."""
+        return self.snapshot.durable.offset
 
     @property
     def eviction_floor(self) -> int:
@@ -230,11 +400,11 @@ class LogState:
             snapshot = self.snapshot
             if not snapshot.start <= offset <= snapshot.committed.offset:
                 if self.lost is not None and offset > snapshot.committed.offset:
-                    raise self.lost
+                    raise again(self.lost)
                 raise _out_of_range(offset, snapshot)
             if offset == snapshot.committed.offset:
                 if self.lost is not None:
-                    raise self.lost
+                    raise again(self.lost)
                 address = Address(snapshot.committed.segment, snapshot.committed.position)
                 return Slice(memoryview(b""), offset, address)
             try:
@@ -250,6 +420,8 @@ class LogState:
                     masked=masked,
                 )
             except DamagedRecords as damage:
+                if snapshot.truncations != self.snapshot.truncations:
+                    continue
                 self.note_damage(damage)
                 raise
             except OSError as error:
@@ -259,7 +431,7 @@ class LogState:
     def _segment_of(self, offset: int, snapshot: LogSnapshot) -> Segment:
         index = bisect_right(snapshot.bases, offset) - 1
         if not snapshot.segments and self.lost is not None:
-            raise self.lost
+            raise again(self.lost)
         if index < 0 or offset >= snapshot.segments[index].next_offset:
             raise self._hole(index, snapshot)
         return snapshot.segments[index]
@@ -274,6 +446,38 @@ class LogState:
         return DamagedRecords(
             self._directory, "a segment is missing", from_offset=first, to_offset=end - 1
         )
+
+    def read_durable(
+        self, offset: int, *, size_max: int, is_checked: bool
+    ) -> tuple[Segment | None, Slice]:
+        """Return durable batches as they are stored, and their segment; none at the end.
+
+        Neither the start of the log nor deletions by key nor the visible limit count. At the end of
+        the log, the segment is the last one, `None` if there is none.
+        """
+
+        def read(snapshot: LogSnapshot) -> tuple[Segment | None, Slice]:
+            first = snapshot.segments[0].base_offset if snapshot.segments else snapshot.start
+            end = snapshot.durable
+            if not first <= offset <= end.offset:
+                raise OffsetOutOfRange(offset, start=first, end=end.offset)
+            if offset == end.offset:
+                last = bisect_right(snapshot.bases, end.segment) - 1
+                segment = snapshot.segments[last] if last >= 0 else None
+                address = Address(end.segment, end.position)
+                return segment, Slice(memoryview(b""), offset, address)
+            segment = self._segment_of(offset, snapshot)
+            with _naming_segment(segment):
+                return segment, read_slice(
+                    segment,
+                    offset,
+                    limit=durable_size(snapshot, segment),
+                    size_max=size_max,
+                    records_max=None,
+                    is_checked=is_checked,
+                )
+
+        return self._query(read)
 
     def read_at(self, address: Address) -> Slice:
         """Return the committed batch at a physical address."""
@@ -343,11 +547,14 @@ class LogState:
         """
         first, tries = 0, 0
         while True:
+            snapshot = self.snapshot
             try:
-                for batch in self._batches_since(timestamp_ms, first, self.snapshot):
+                for batch in self._batches_since(timestamp_ms, first, snapshot):
                     yield batch
                     first = decode_header(batch).next_offset
             except DamagedRecords as damage:
+                if snapshot.truncations != self.snapshot.truncations:
+                    continue
                 self.note_damage(damage)
                 raise
             except _SegmentGone as gone:
@@ -376,7 +583,7 @@ class LogState:
         A search must not skip records that it should have looked at.
         """
         if not snapshot.segments and self.lost is not None:
-            raise self.lost
+            raise again(self.lost)
         expected = snapshot.start
         for segment in visible_segments(snapshot):
             if segment.base_offset > expected:
@@ -386,7 +593,7 @@ class LogState:
         if expected < snapshot.committed.offset:
             raise self._hole(len(snapshot.segments) - 1, snapshot)
         if self.lost is not None:
-            raise self.lost
+            raise again(self.lost)
 
     def _deleted_filter(
         self, snapshot: LogSnapshot, segment: Segment
@@ -408,9 +615,12 @@ class LogState:
         """Run a query on the snapshot, and again if a file was removed meanwhile."""
         tries = 0
         while True:
+            snapshot = self.snapshot
             try:
-                return question(self.snapshot)
+                return question(snapshot)
             except DamagedRecords as damage:
+                if snapshot.truncations != self.snapshot.truncations:
+                    continue
                 self.note_damage(damage)
                 raise
             except _SegmentGone as gone:
@@ -484,3 +694,11 @@ def committed_size(snapshot: LogSnapshot, segment: Segment) -> int:
     if segment.base_offset < snapshot.committed.segment:
         return segment.size
     return snapshot.committed.position if segment.base_offset == snapshot.committed.segment else 0
+
+
+def durable_size(snapshot: LogSnapshot, segment: Segment) -> int:
+    """Return the end of the durable bytes of a segment."""
+    _, base_offset, position = snapshot.durable
+    if segment.base_offset < base_offset:
+        return segment.size
+    return position if segment.base_offset == base_offset else 0

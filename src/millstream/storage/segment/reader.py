@@ -238,6 +238,19 @@ def batches_since(
             yield _visible_batch(window, position, header, masked)
 
 
+def batch_start(segment: Segment, offset: int, *, limit: int) -> tuple[int, int]:
+    """Return position and base offset of the batch that contains `offset`.
+
+    At `limit`, that of the next batch. Checksums are not verified unless there is damage.
+    """
+    if offset == segment.next_offset and limit == segment.size:
+        return limit, offset
+    entry = segment.index().for_offset(offset)
+    window = _Window(segment, limit, entry.position, _ENDS_BYTES)
+    position, header = window.find(entry.position, entry.offset, offset)
+    return position, header.base_offset
+
+
 def batch_ends(
     segment: Segment, position: int, offset: int, *, limit: int
 ) -> list[tuple[int, int]]:

@@ -204,6 +204,10 @@ class GrowingSegment:
         self.stats = stats
         self.base_offset = stats.base_offset
         self.file = file
+        self.sealed_ms: int | None = None
+        """When it was finished, so that it takes no more batches; `None` while it may grow."""
+        self.origin: tuple[int, int] | None = None
+        """In a replica: the rewritten segment of the leader that it is copied from, if any."""
         self._index = index
         # Position of the last entry; before the first batch, low enough for that to get an entry.
         self._indexed = index[len(index) - 1].position if len(index) else -(2**62)

@@ -1,0 +1,1 @@
+"""Replicas of a log: truncation, replication, and proof that two replicas are equal."""
