@@ -1,0 +1,1 @@
+"""Connections to the other nodes of the cluster."""

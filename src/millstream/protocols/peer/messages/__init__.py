@@ -1,0 +1,1 @@
+"""Messages between peers, one module per subject."""

@@ -1,0 +1,1 @@
+"""The peer server: what the other nodes of the cluster connect to."""
