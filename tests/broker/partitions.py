@@ -10,6 +10,7 @@ from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
+from millstream.broker.partition.batch_opener import BatchOpener, DecompressionBudget
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.producers.snapshot import SNAPSHOT_FILE
 from millstream.broker.partition.results import Appended
@@ -26,6 +27,7 @@ from millstream.storage.disk.filesystem import Filesystem
 from millstream.storage.log import Log
 from millstream.storage.store import LogName, Store
 from millstream.testing import ManualClock, SimulatedFilesystem
+from millstream.testing.clocks.manual_timers import ManualTimers
 from millstream.testing.clocks.seeded_background import SeededBackground
 from tests.storage.logs import HeldExecutor, turns
 
@@ -85,6 +87,10 @@ class Bench:
             clock=self.clock,
             producer_id_expiration_ms=3_600_000,
             background=self.background,
+            # Its requests wait for memory as long as the test lets them, however slow the machine.
+            opener=BatchOpener(
+                DecompressionBudget(timers=ManualTimers(self.clock)), self.background
+            ),
         )
 
     async def close(self) -> None:

@@ -169,12 +169,14 @@ async def test_the_offsets_of_groups_are_nobodys_business(node):
     await node.broker.topics.create("a", configs={"retention.ms": "1"})
     await fill(node, "a")
     where = TopicPartition("a", 0)
-    await node.broker.groups.commit("g", OffsetCommitter(), {where: OffsetAndMetadata(offset=3)})
+    await node.broker.groups.of("g").commit(
+        "g", OffsetCommitter(), {where: OffsetAndMetadata(offset=3)}
+    )
     await node.wait(HOUR_MS, is_forced=True)
     await node.wait(HOUR_MS, is_forced=True)
     assert (await node.partition("a")).log_start_offset == 5
     await node.restart()
-    assert node.broker.groups.offsets.get("g", where).offset.offset == 3
+    assert node.broker.groups.committed("g")[where].offset.offset == 3
 
 
 @with_node

@@ -14,12 +14,15 @@ from __future__ import annotations
 import base64
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Protocol
 
+from millstream.broker.cluster_admin import ClusterAdmin, LoneNodeAdmin
+from millstream.broker.cluster_view import UNKNOWN_EPOCH, ClusterView, LoneNodeView
 from millstream.broker.dynamic_configs import DynamicConfigs
-from millstream.broker.groups.coordinator import GroupCoordinator
+from millstream.broker.groups.group_coordinators import GroupCoordinators, RemoteOffsets
 from millstream.broker.loop_threads import LoopThreads
 from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.partition.batch_opener import BatchOpener, DecompressionBudget
@@ -27,15 +30,18 @@ from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.producers.seen_ids import greatest_producer_id
 from millstream.broker.problems import Problem, ProblemCode
 from millstream.broker.queues.dead_letter_box import DeadLetterBox
+from millstream.broker.queues.job_source import HoldReports, JobSource
 from millstream.broker.queues.queues import WorkQueues, hold_queue_topics
 from millstream.broker.quotas import Quotas, defaults_of
-from millstream.broker.state.state_log import StateLog
-from millstream.broker.streams.streams import DurableStreams
+from millstream.broker.state.internal_partitions import InternalPartitions, LonePartitions
+from millstream.broker.streams.stream_coordinators import StreamCoordinators
 from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topic import Topic
-from millstream.broker.topics.topics import Topics
-from millstream.broker.transactions.coordinator import TransactionCoordinator
+from millstream.broker.topics.topics import SharedTopics, Topics
+from millstream.broker.transactions.marker_sender import MarkerSender
 from millstream.broker.transactions.producer_ids import ProducerIds
+from millstream.broker.transactions.transaction_coordinators import TransactionCoordinators
+from millstream.broker.transactions.transaction_verifier import TransactionVerifier
 from millstream.clock import Clock, SystemClock, Timers
 from millstream.config.schema import BrokerConfig, Endpoint, LogConfig, StoreConfig
 from millstream.metadata.interface import Metadata
@@ -52,6 +58,33 @@ EXPIRY_SECONDS = 600.0
 """How often partitions forget idle producers."""
 
 
+class BrokerCluster(Protocol):
+    """The node's part in a cluster; implemented by `cluster`."""
+
+    metadata: Metadata
+    topics: SharedTopics
+    cluster_id: str
+    partitions: InternalPartitions
+    markers: MarkerSender
+    verifier: TransactionVerifier
+    offsets: RemoteOffsets
+    admin: ClusterAdmin
+    jobs: JobSource
+    holds: HoldReports
+
+    def attach(self, topics: Topics) -> None:
+        """Use the topics of the broker, which is made after this object."""
+        ...
+
+    def add_partition(self, topic: Topic, partition: Partition) -> None:
+        """Take over the replication of a new partition: set its `replica`."""
+        ...
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the node's part in the cluster."""
+        ...
+
+
 class Broker:
     """All services of a node that the servers use. One event loop owns it."""
 
@@ -64,6 +97,7 @@ class Broker:
         config: BrokerConfig,
         clock: Clock,
         timers: Timers,
+        cluster: BrokerCluster | None = None,
     ) -> None:
         self.store = store
         self.state = state
@@ -84,15 +118,35 @@ class Broker:
         self.appends = RecordAppender(clock)
         self.opener = BatchOpener(DecompressionBudget(config, timers=timers))
         """Decompresses batches for all partitions, within one budget of memory."""
+        self._cluster = cluster
         self.topics = Topics(
-            metadata=metadata, store=store, config=config, make_partition=self._make_partition
+            metadata=metadata,
+            store=store,
+            config=config,
+            make_partition=self._make_partition,
+            shared=None if cluster is None else cluster.topics,
         )
-        self.groups: GroupCoordinator
-        self.transactions: TransactionCoordinator
+        self.cluster: ClusterView = LoneNodeView(
+            config.node_id, lambda: self.advertised, partial(epoch_of, self.topics)
+        )
+        """The nodes, and where partitions and coordinators are."""
+        self.admin: ClusterAdmin = LoneNodeAdmin(
+            config.node_id, self.topics, lambda: self.advertised
+        )
+        """Changes of the cluster that operators ask for."""
+        if cluster is not None:
+            self.admin = cluster.admin
+            cluster.attach(self.topics)
+        self.internal_partitions: InternalPartitions = (
+            LonePartitions(state, config.node_id) if cluster is None else cluster.partitions
+        )
+        """Where the node keeps its own state, and who coordinates it."""
+        self.groups: GroupCoordinators
+        self.transactions: TransactionCoordinators
         self.queues: WorkQueues
         self.dead_letters: DeadLetterBox
         self._metadata = metadata
-        self.streams: DurableStreams
+        self.streams: StreamCoordinators
         self._stack = AsyncExitStack()
         self._expiry = timers.call_later(EXPIRY_SECONDS, self._expire)
 
@@ -107,10 +161,12 @@ class Broker:
         clock: Clock | None = None,
         timers: Timers | None = None,
         filesystem: Filesystem | None = None,
+        open_cluster: Callable[[Store], Awaitable[BrokerCluster]] | None = None,
     ) -> Broker:
         """Open the data of a node; if a step fails, close again what was opened before.
 
-        `filesystem` stores the logs, if not that of the machine.
+        `filesystem` stores the logs, if not that of the machine. `open_cluster` returns the node's
+        part in a cluster, which has metadata of its own; a lone node keeps it in its directory.
         """
         clock, timers = clock or SystemClock(), timers or LoopTimers()
         async with AsyncExitStack() as stack:
@@ -125,13 +181,21 @@ class Broker:
             state = Store(join(data, STATE_DIRECTORY), clock=clock, filesystem=filesystem)
             await stack.enter_async_context(state)
             config = config or BrokerConfig()
-            # State logs are created after the metadata, so where there is one, there was metadata.
-            metadata = SqliteMetadata(
-                join(data, METADATA_FILE),
-                must_exist=bool(state.unsorted_names()),
-                is_loss_accepted=config.adopt_topics,
-            )
-            await stack.enter_async_context(metadata)
+            metadata: Metadata
+            cluster: BrokerCluster | None = None
+            if open_cluster is None:
+                # State logs are created after the metadata, so where there is one, there was
+                # metadata.
+                metadata = await stack.enter_async_context(
+                    SqliteMetadata(
+                        join(data, METADATA_FILE),
+                        must_exist=bool(state.unsorted_names()),
+                        is_loss_accepted=config.adopt_topics,
+                    )
+                )
+            else:
+                cluster = await open_cluster(store)
+                metadata = cluster.metadata
             broker = cls(
                 store=store,
                 state=state,
@@ -139,6 +203,7 @@ class Broker:
                 config=config,
                 clock=clock,
                 timers=timers,
+                cluster=cluster,
             )
             broker.openings = {"topics": store.opening, "state": state.opening}
             stack.callback(broker._stop_expiry)
@@ -146,8 +211,16 @@ class Broker:
             broker._stack = stack.pop_all()
         return broker
 
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata store."""
+        return self._metadata
+
     async def _start(self, stack: AsyncExitStack) -> None:
-        state = self.state
+        state, cluster = self.state, self._cluster
+        if cluster is not None:
+            stack.callback(self.configs.follow().cancel)
+            stack.callback(self.quotas.follow().cancel)
         await self.configs.open()
         stack.push_async_callback(self.configs.close)
         self._apply_configs()
@@ -156,40 +229,47 @@ class Broker:
         await self.topics.open()
         await hold_queue_topics(self._metadata, self.topics)
         stack.push_async_callback(self.topics.close)
-        group_log = await StateLog.open(state, "groups")
-        stack.push_async_callback(group_log.close)
-        self.groups = GroupCoordinator(
-            group_log,
+        self.groups = GroupCoordinators(
+            self.internal_partitions,
             self.topics,
             config=self.config,
             config_of=self.configs.group_config,
+            log_config=state.log_config,
             clock=self.clock,
             timers=self.timers,
+            background=LoopThreads(),
+            remote=None if cluster is None else cluster.offsets,
         )
         self.configs.on_group_change.append(self.groups.reconfigure)
-        self.groups.start()
         stack.push_async_callback(self.groups.close)
-        transaction_log = await StateLog.open(state, "transactions")
-        stack.push_async_callback(transaction_log.close)
-        self.transactions = TransactionCoordinator(
-            transaction_log,
+        await self.groups.open()
+        self.transactions = TransactionCoordinators(
+            self.internal_partitions,
             self.topics,
             self.groups,
             self.producer_ids,
             config=self.config,
+            log_config=state.log_config,
             clock=self.clock,
-            retention_clock=self.store,
+            retention_clock=self.store if cluster is None else None,
             timers=self.timers,
+            background=LoopThreads(),
+            markers=None if cluster is None else cluster.markers,
+            verifier=None if cluster is None else cluster.verifier,
         )
-        self.transactions.start()
         stack.push_async_callback(self.transactions.close)
+        await self.transactions.open()
         self.queues = WorkQueues(
             topics=self.topics,
-            store=state,
+            partitions=self.internal_partitions,
+            log_config=state.log_config,
             metadata=self._metadata,
             appends=self.appends,
             clock=self.clock,
             timers=self.timers,
+            is_shared=cluster is not None,
+            source=None if cluster is None else cluster.jobs,
+            hold_reports=None if cluster is None else cluster.holds,
         )
         stack.push_async_callback(self.queues.close)
         await self.queues.open()
@@ -197,17 +277,17 @@ class Broker:
             topics=self.topics, queues=self.queues, appends=self.appends
         )
         stack.push_async_callback(self.dead_letters.close)
-        stream_log = await StateLog.open(state, "streams")
-        stack.push_async_callback(stream_log.close)
-        self.streams = DurableStreams(
-            stream_log,
+        self.streams = StreamCoordinators(
+            self.internal_partitions,
             self.topics,
+            log_config=state.log_config,
             clock=self.clock,
             timers=self.timers,
-            retention_clock=self.store,
+            retention_clock=self.store if cluster is None else None,
+            background=LoopThreads(),
         )
-        await self.streams.open()
         stack.push_async_callback(self.streams.close)
+        await self.streams.open()
         self._start_maintenance(stack)
 
     def _apply_configs(self) -> None:
@@ -241,6 +321,8 @@ class Broker:
     @property
     def cluster_id(self) -> str:
         """The unique id of this cluster, in Kafka's notation."""
+        if self._cluster is not None:
+            return self._cluster.cluster_id
         return base64.urlsafe_b64encode(uuid.UUID(self.store.store_id).bytes).decode().rstrip("=")
 
     def problems(self) -> Iterator[Problem]:
@@ -248,6 +330,9 @@ class Broker:
         code = ProblemCode
         for log in self.state.health.offline():
             yield Problem(code.STATE_OFFLINE, f"{STATE_DIRECTORY}/{log.offline}")
+        for kind in (self.groups, self.transactions, self.streams):
+            for unloaded in kind.coordinators.failures():
+                yield Problem(code.STATE_OFFLINE, f"{STATE_DIRECTORY}/{unloaded}")
         if (failure := self._metadata.failure) is not None:
             yield Problem(
                 code.METADATA_OFFLINE, f"topics and settings cannot be changed: {failure}"
@@ -265,11 +350,13 @@ class Broker:
             yield Problem(code.TOPIC_UNKNOWN, unknown)
         for problem in self.queues.problems():
             yield Problem(code.QUEUE_REFUSED, problem)
+        if self._cluster is not None:
+            yield from self._cluster.problems()
 
     # Partitions.
 
     def _make_partition(self, topic: Topic, index: int) -> Partition:
-        return Partition(
+        partition = Partition(
             topic.name,
             index,
             topic_id=topic.id,
@@ -279,6 +366,9 @@ class Broker:
             producer_id_expiration_ms=self.config.producer_id_expiration_ms,
             opener=self.opener,
         )
+        if self._cluster is not None:
+            self._cluster.add_partition(topic, partition)
+        return partition
 
     async def _find_producer_ids(self) -> int:
         """Return the greatest producer id in any log, snapshot or transaction; -1 if none is."""
@@ -299,3 +389,9 @@ class Broker:
 
     def _stop_expiry(self) -> None:
         self._expiry.cancel()
+
+
+def epoch_of(topics: Topics, topic: str, index: int) -> int:
+    """Return the leader epoch of a partition; -1 if it is not open."""
+    partition = topics.partition(topic, index)
+    return partition.offsets.leader_epoch if partition.is_open else UNKNOWN_EPOCH

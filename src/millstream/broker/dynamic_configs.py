@@ -2,7 +2,7 @@
 
 They are stored in metadata, take effect at once, and precede the configuration file:
 
-    configs/nodes            all nodes; there is one so far
+    configs/nodes            all nodes
     configs/node/ID          one node, before those of all nodes
     configs/group/GROUP      one consumer group
 
@@ -24,7 +24,13 @@ from millstream.broker.topics.configs.node_settings import DYNAMIC_NODE_FIELDS, 
 from millstream.broker.topics.configs.topic_config import AlterConfigOperation, ConfigChange
 from millstream.config.schema import BrokerConfig, InvalidField, KafkaConfig
 from millstream.errors import CorruptFile, InvalidConfig, InvalidRequest, Unavailable, UnknownFormat
-from millstream.metadata.interface import ABSENT, Compare, Metadata, MetadataEntry
+from millstream.metadata.interface import (
+    ABSENT,
+    Compare,
+    Metadata,
+    MetadataChange,
+    Watch,
+)
 
 CONFIGS_PREFIX = "configs/"
 ALL_NODES = CONFIGS_PREFIX + "nodes"
@@ -82,8 +88,25 @@ class DynamicConfigs:
     async def open(self) -> None:
         """Load what was stored."""
         for entry in await self._metadata.list(CONFIGS_PREFIX):
-            self._configs[entry.key] = _decode(entry)
+            self._configs[entry.key] = _decode(entry.key, entry.value)
             self._revisions[entry.key] = entry.revision
+
+    def follow(self) -> Watch:
+        """Apply what other nodes of a cluster change, from now on. Call it before `open`."""
+        return self._metadata.watch(CONFIGS_PREFIX, self._on_change)
+
+    def _on_change(self, change: MetadataChange) -> None:
+        key = change.key
+        if change.revision <= self._revisions.get(key, ABSENT):
+            return
+        if change.value is None:
+            if self._configs.pop(key, None) is None:
+                return
+            del self._revisions[key]
+        else:
+            configs = _decode(key, change.value)
+            self._configs[key], self._revisions[key] = configs, change.revision
+        self._notify(key)
 
     async def close(self) -> None:
         """Reject further changes, and wait for those that were started."""
@@ -164,10 +187,13 @@ class DynamicConfigs:
         )
         if revision is None:
             raise Unavailable(f"{key} was changed concurrently")
+        if revision <= self._revisions.get(key, ABSENT):
+            return  # The watch was faster.
         if new:
             self._configs[key], self._revisions[key] = new, revision
         else:
-            del self._configs[key], self._revisions[key]
+            self._configs.pop(key, None)
+            self._revisions.pop(key, None)
         self._notify(key)
 
     def _notify(self, key: str) -> None:
@@ -242,11 +268,11 @@ def _encode(configs: Mapping[str, str]) -> bytes:
     return msgspec.json.encode(ConfigsRow(version=ROW_VERSION, configs=configs))
 
 
-def _decode(entry: MetadataEntry) -> Mapping[str, str]:
+def _decode(key: str, value: bytes) -> Mapping[str, str]:
     try:
-        row = msgspec.json.decode(entry.value, type=ConfigsRow)
+        row = msgspec.json.decode(value, type=ConfigsRow)
     except msgspec.DecodeError as error:
-        raise CorruptFile(f"{entry.key} is not a valid row of configs: {error}") from error
+        raise CorruptFile(f"{key} is not a valid row of configs: {error}") from error
     if row.version != ROW_VERSION:
-        raise UnknownFormat(f"{entry.key} has version {row.version}, expected {ROW_VERSION}")
+        raise UnknownFormat(f"{key} has version {row.version}, expected {ROW_VERSION}")
     return row.configs

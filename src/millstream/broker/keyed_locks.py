@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from millstream.errors import Stopping
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -35,10 +38,20 @@ class KeyedLocks:
         if self._is_closed:
             change.close()
             raise Stopping("the node is stopping and accepts no more changes")
+        return await asyncio.shield(self._start(key, change))
+
+    def start(self, key: str, change: Coroutine[Any, Any, None]) -> None:
+        """Run a change for which nobody waits. Its error is logged; nothing runs after `close`."""
+        if self._is_closed:
+            change.close()
+        else:
+            self._start(key, change).add_done_callback(_log_error)
+
+    def _start(self, key: str, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(self._run_locked(key, change))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return task
 
     async def close(self) -> None:
         """Reject further changes, and wait for those that were started."""
@@ -56,3 +69,8 @@ class KeyedLocks:
             entry.users -= 1
             if entry.users == 0:
                 del self._locks[key]
+
+
+def _log_error(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("a change failed: %s", error, exc_info=error)

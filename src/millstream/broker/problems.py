@@ -51,6 +51,18 @@ class ProblemCode(enum.Enum):
     """The last write failed because the disk was full. Reads continue, and retention frees
     space; the problem is reported until a write succeeds or there is free space."""
 
+    QUORUM_LOST = "quorum_lost"
+    """The node cannot renew its registration in the metadata of the cluster: it leads nothing, and
+    others take its place. It serves what it may until it is back."""
+
+    ISR_SMALL = "isr_small"
+    """Too few replicas of a partition that this node leads are in sync: writes with `acks=all` are
+    refused."""
+
+    REPLICA_STOPPED = "replica_stopped"
+    """A replica on this node does not follow its leader any more; its log is not what the leader
+    has."""
+
     @property
     def is_blocking(self) -> bool:
         """Whether the node is not ready while it has this problem."""
@@ -65,6 +77,7 @@ _BLOCKING = frozenset(
         ProblemCode.METADATA_OFFLINE,
         ProblemCode.DESCRIPTORS_EXHAUSTED,
         ProblemCode.LOOP_LATE,
+        ProblemCode.QUORUM_LOST,
     }
 )
 

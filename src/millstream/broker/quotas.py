@@ -23,7 +23,13 @@ from millstream.broker.quota_rules import (
 )
 from millstream.config.schema import BrokerConfig
 from millstream.errors import CorruptFile, InvalidRequest, Unavailable, UnknownFormat
-from millstream.metadata.interface import ABSENT, Compare, Metadata, MetadataEntry
+from millstream.metadata.interface import (
+    ABSENT,
+    Compare,
+    Metadata,
+    MetadataChange,
+    Watch,
+)
 
 __all__ = ["DEFAULT", "ClientQuotaEntity", "QuotaKind", "Quotas"]
 
@@ -66,6 +72,8 @@ class Quotas:
             kind: {} for kind in QuotaKind
         }
         self._revisions: dict[ClientQuotaEntity, int] = {}
+        self._entities: dict[str, ClientQuotaEntity] = {}
+        """Entities with quotas, by their keys."""
         self._locks = KeyedLocks()
         self._buckets = {kind: buckets() for kind in QuotaKind}
         self.is_empty = not defaults
@@ -74,8 +82,22 @@ class Quotas:
     async def open(self) -> None:
         """Load the stored quotas."""
         for entry in await self._metadata.list(QUOTAS_PREFIX):
-            entity, rates = decode_row(entry)
+            entity, rates = decode_row(entry.key, entry.value)
             self._apply(entity, rates, entry.revision)
+
+    def follow(self) -> Watch:
+        """Apply what other nodes of a cluster change, from now on. Call it before `open`."""
+        return self._metadata.watch(QUOTAS_PREFIX, self._on_change)
+
+    def _on_change(self, change: MetadataChange) -> None:
+        if change.value is not None:
+            entity, rates = decode_row(change.key, change.value)
+        elif (known := self._entities.get(change.key)) is not None:
+            entity, rates = known, {}
+        else:
+            return
+        if change.revision > self._revisions.get(entity, ABSENT):
+            self._apply(entity, rates, change.revision)
 
     def set_defaults(self, defaults: Mapping[QuotaKind, float]) -> None:
         """Replace the quotas of clients that have none of their own."""
@@ -162,8 +184,10 @@ class Quotas:
                 self._rates[kind].pop(entity, None)
         if rates:
             self._revisions[entity] = revision
+            self._entities[entity_key(entity)] = entity
         else:
             self._revisions.pop(entity, None)
+            self._entities.pop(entity_key(entity), None)
         self.is_empty = not self._revisions and not self.defaults
 
 
@@ -202,14 +226,14 @@ def encode_row(entity: ClientQuotaEntity, rates: Mapping[str, float]) -> bytes:
     return msgspec.json.encode(row)
 
 
-def decode_row(entry: MetadataEntry) -> tuple[ClientQuotaEntity, Mapping[str, float]]:
+def decode_row(key: str, value: bytes) -> tuple[ClientQuotaEntity, Mapping[str, float]]:
     """Return the entity of a row, and its quotas."""
     try:
-        row = msgspec.json.decode(entry.value, type=QuotaRow)
+        row = msgspec.json.decode(value, type=QuotaRow)
     except msgspec.DecodeError as error:
-        raise CorruptFile(f"{entry.key} is not a valid quota: {error}") from error
+        raise CorruptFile(f"{key} is not a valid quota: {error}") from error
     if row.version != ROW_VERSION:
-        raise UnknownFormat(f"{entry.key} has version {row.version}, expected {ROW_VERSION}")
+        raise UnknownFormat(f"{key} has version {row.version}, expected {ROW_VERSION}")
     return ClientQuotaEntity(_name(row.entity, "user"), _name(row.entity, "client-id")), row.rates
 
 

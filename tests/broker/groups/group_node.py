@@ -52,6 +52,10 @@ class FakeTopics:
     def find(self, name: str) -> Any:
         return self._topics.get(name)
 
+    async def is_deleted(self, name: str, topic_id: uuid.UUID | None) -> bool:
+        topic = self._topics.get(name)
+        return topic is None or topic_id not in (None, topic.id)
+
     def all(self) -> list[Any]:
         return list(self._topics.values())
 
@@ -89,7 +93,7 @@ class Node:
             clock=self.clock,
             timers=self.timers,
         )
-        self.groups.start()
+        await self.groups.start()
         await turns()
 
     async def stop(self) -> None:

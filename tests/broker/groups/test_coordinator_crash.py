@@ -99,6 +99,7 @@ async def _check_states(seed: int) -> None:
         groups = GroupCoordinator(
             log, topics, config=CONFIG, clock=clock, timers=ManualTimers(clock)
         )
+        await groups.load()
         _check_offsets(groups, state)
         _check_membership(groups, state)
         await _check_transaction(groups, state)

@@ -10,11 +10,12 @@ from millstream.broker.partition.partition import Partition
 from millstream.broker.queues.queue import WorkQueue
 from millstream.broker.queues.queues import WorkQueues
 from millstream.broker.queues.values import LeasedJob, QueueChanges, QueueLimits
+from millstream.broker.state.internal_partitions import LonePartitions
 from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topic import Topic
 from millstream.broker.topics.topics import Topics
 from millstream.config.schema import BrokerConfig, LogConfig
-from millstream.metadata.interface import Compare, MetadataEntry
+from millstream.metadata.interface import Condition, MetadataList
 from millstream.records.record import Record, StoredRecord
 from millstream.storage.disk.filesystem import Filesystem
 from millstream.storage.store import Store
@@ -38,14 +39,15 @@ class Rows(FakeMetadata):
         made.rows, made.revision = dict(self.rows), self.revision
         return made
 
-    async def list(self, prefix: str) -> list[MetadataEntry]:
+    async def list(self, prefix: str) -> MetadataList:
         await asyncio.sleep(0)
-        return [self.rows[key] for key in sorted(self.rows) if key.startswith(prefix)]
+        listed = [self.rows[key] for key in sorted(self.rows) if key.startswith(prefix)]
+        return MetadataList(listed, self.revision)
 
     async def transact(
         self,
         *,
-        compares: Sequence[Compare] = (),
+        compares: Sequence[Condition] = (),
         puts: Mapping[str, bytes] | None = None,
         deletes: Collection[str] = (),
     ) -> int | None:
@@ -94,7 +96,8 @@ class Node:
         await self.topics.open()
         self.queues = WorkQueues(
             topics=self.topics,
-            store=self.state,
+            partitions=LonePartitions(self.state, 1),
+            log_config=self.state.log_config,
             metadata=self.metadata,  # type: ignore[arg-type]
             appends=self.appends,
             clock=self.clock,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.broker.partition.partition import Partition
@@ -15,14 +14,14 @@ from millstream.broker.streams.writers import NO_MARK, WriteMark
 from millstream.broker.topics.topic import Topic
 from millstream.broker.topics.topics import Topics
 from millstream.config.schema import MIB, BrokerConfig
-from millstream.metadata.interface import Compare, MetadataEntry
+from millstream.metadata.interface import MetadataEntry
 from millstream.records.iterate import read_all
 from millstream.storage.disk.filesystem import Filesystem
 from millstream.storage.store import Store
 from millstream.testing import ManualClock, ManualTimers, SimulatedFilesystem
 from millstream.testing.clocks.seeded_background import SeededBackground
 from millstream.testing.disk.seeded_syncer import SeededSyncer
-from tests.metadata.memory import MemoryMetadata
+from tests.metadata.memory import MemoryMetadata, MetadataServer
 
 TEXT = CreateStream(content_type="text/plain")
 JSON = CreateStream(content_type="application/json")
@@ -36,18 +35,11 @@ class Rows:
     revision: int
 
 
-class TracedMetadata(MemoryMetadata):
-    """Writes its changes into the trace of the disk, so that a crash state includes both."""
-
-    disk: SimulatedFilesystem | None = None
-
-    async def _transact(
-        self, compares: Sequence[Compare], puts: Mapping[str, bytes], deletes: Collection[str]
-    ) -> int | None:
-        found = await super()._transact(compares, puts, deletes)
-        if self.disk is not None:
-            self.disk.note(Rows(tuple(self.entries.values()), self.revision))
-        return found
+def traced_metadata(disk: SimulatedFilesystem) -> MemoryMetadata:
+    """Return metadata that writes its changes into the trace of the disk: a crash has both."""
+    server = MetadataServer()
+    server.on_change = lambda: disk.note(Rows(tuple(server.entries.values()), server.revision))
+    return server.connect()
 
 
 class Node:
@@ -63,9 +55,9 @@ class Node:
     ) -> None:
         self.disk = SimulatedFilesystem()
         self.filesystem = filesystem or self.disk
-        self.metadata = metadata or TracedMetadata()
-        if isinstance(self.metadata, TracedMetadata) and filesystem is None:
-            self.metadata.disk = self.disk
+        if metadata is None:
+            metadata = traced_metadata(self.disk) if filesystem is None else MemoryMetadata()
+        self.metadata = metadata
         self.clock = clock or ManualClock()
         self.timers = ManualTimers(self.clock)
         self.streams: DurableStreams

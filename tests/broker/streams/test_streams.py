@@ -12,7 +12,13 @@ from millstream.broker.partition.reader import PartitionReader
 from millstream.broker.streams import stream as stream_module
 from millstream.broker.streams.create_stream import CreateStream, ForkSource
 from millstream.broker.streams.in_flight import InFlightAppend
-from millstream.broker.streams.row import WritersRow, decode_all, encode, writers_key
+from millstream.broker.streams.row import (
+    StoredStream,
+    WritersRow,
+    decode_entry,
+    encode,
+    writers_key,
+)
 from millstream.broker.streams.write_marks import MARK_HEADER
 from millstream.broker.streams.writers import StreamClosure, WriteMark, WriterPosition
 from millstream.config.schema import MIB
@@ -266,7 +272,10 @@ def test_a_checkpoint_says_nothing_of_what_is_in_flight() -> None:
         await node.append("a", b"x", mark=by(0))
         stream._admit(_write(by(1, sequence="q", is_closing=True)), 1)
         await stream.save()
-        stored = decode_all(node.state.entries)["a"]
+        known: dict[str, StoredStream] = {}
+        for key, value in node.state.entries.items():
+            decode_entry(known, key, value)
+        stored = known["a"]
         assert stored.writers == WritersRow(offset=1)
         assert stored.producers == {"p": WriterPosition(0, 0)}
         stream.partition._rewind(1)

@@ -26,7 +26,7 @@ from millstream.testing import (
 )
 from millstream.testing.disk.fault import FaultKind
 from tests.broker.streams.node import TEXT, Node, Rows, turns
-from tests.metadata.memory import MemoryMetadata
+from tests.metadata.memory import MemoryMetadata, MetadataServer
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -95,7 +95,8 @@ async def _check_states(seed: int) -> None:
     await work(node)
     for state in sample_crash_states(node.disk.trace, STATES, seed):
         rows = next((one for one in reversed(state.notes) if isinstance(one, Rows)), Rows((), 0))
-        metadata = MemoryMetadata({one.key: one for one in rows.entries}, rows.revision)
+        entries = {entry.key: entry for entry in rows.entries}
+        metadata = MetadataServer(entries=entries, revision=rows.revision).connect()
         again = await Node(state.filesystem(), metadata, seed=seed).start()
         await _check(again, state)
         await again.stop()

@@ -456,7 +456,7 @@ async def test_a_topic_whose_data_stays_is_gone_all_the_same_and_its_name_is_usa
     with pytest.raises(StorageFailed):
         await topics.delete("a")
     assert topics.all() == []
-    assert decode_row(metadata.entries[topic_key("a")])[1].state == "deleting"
+    assert decode_row(topic_key("a"), metadata.entries[topic_key("a")].value)[1].state == "deleting"
     with pytest.raises(StorageFailed):
         await topics.create("a")
     assert topics.partition_count == 0

@@ -117,7 +117,7 @@ async def check(metadata: Metadata, disk: SimulatedFilesystem, told: Told) -> No
             assert (action, name) == ("create", topic), f"{topic} came from nowhere"
             await found[topic].partitions[0].open()
             assert found[topic].partitions[0].log.end_offset == 0, f"{topic} has records of another"
-        rows = [decode_row(entry) for entry in await metadata.list("topics/")]
+        rows = [decode_row(entry.key, entry.value) for entry in await metadata.list("topics/")]
         assert {name for name, _ in rows} == found.keys()
         assert {row.state for _, row in rows} <= {"live"}
         assert set(disk.list("/data/topics")) <= found.keys()

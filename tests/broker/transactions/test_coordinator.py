@@ -40,7 +40,7 @@ MINUTE_MS = 60_000
 
 async def a_node(**config: int) -> Node:
     node = Node(BrokerConfig(**config))
-    node.transactions.start()
+    await node.transactions.start()
     return node
 
 

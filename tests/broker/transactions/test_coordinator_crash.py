@@ -113,6 +113,7 @@ class RealNode:
         self.groups = GroupCoordinator(
             group_log, self.topics, config=config, clock=self.clock, timers=self.timers
         )
+        await self.groups.load()
         log = await StateLog.open(self.state, "transactions", clock=self.clock)
         self.transactions = TransactionCoordinator(
             log,
@@ -124,7 +125,7 @@ class RealNode:
             timers=self.timers,
             config=config,
         )
-        self.transactions.start()
+        await self.transactions.start()
 
     async def stop(self) -> None:
         await self.transactions.close()

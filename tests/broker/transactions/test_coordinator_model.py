@@ -132,7 +132,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.run(self.start())
 
     async def start(self) -> None:
-        self.node.transactions.start()
+        await self.node.transactions.start()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         self.loop.run_until_complete(work)

@@ -75,7 +75,7 @@ async def test_who_is_always_overtaken_is_told_to_try_again() -> None:
 
     def overtake() -> None:
         metadata.revision += 1
-        metadata.rows[KEY] = MetadataEntry(KEY, b"5000", metadata.revision)
+        metadata.rows[KEY] = MetadataEntry(KEY, b"5000", metadata.revision, metadata.revision)
 
     metadata.on_transact = overtake
     ids = ProducerIds(metadata)
@@ -89,7 +89,7 @@ async def test_who_is_always_overtaken_is_told_to_try_again() -> None:
 async def test_what_is_no_number_is_damage() -> None:
     metadata = FakeMetadata()
     for value in (b"", b"-5", b"12a", b"1" * 30):
-        metadata.rows[KEY] = MetadataEntry(KEY, value, 1)
+        metadata.rows[KEY] = MetadataEntry(KEY, value, 1, 1)
         with pytest.raises(CorruptData, match=KEY):
             await ProducerIds(metadata).take()
 
@@ -97,6 +97,6 @@ async def test_what_is_no_number_is_damage() -> None:
 @in_loop
 async def test_the_last_ids_are_not_followed_by_the_first() -> None:
     metadata = FakeMetadata()
-    metadata.rows[KEY] = MetadataEntry(KEY, str(PRODUCER_ID_MAX - 5).encode(), 1)
+    metadata.rows[KEY] = MetadataEntry(KEY, str(PRODUCER_ID_MAX - 5).encode(), 1, 1)
     with pytest.raises(StorageFailed, match="producer ids are used up"):
         await ProducerIds(metadata).take()

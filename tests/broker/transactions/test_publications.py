@@ -47,7 +47,7 @@ NEW, REPEATED = PublicationResult(False, 0), PublicationResult(True, 0)
 
 async def a_node(**config: int) -> Node:
     node = Node(BrokerConfig(**config))
-    node.transactions.start()
+    await node.transactions.start()
     return node
 
 

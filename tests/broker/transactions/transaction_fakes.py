@@ -13,7 +13,7 @@ from millstream.broker.transactions.producer_ids import ProducerIds
 from millstream.broker.transactions.transaction import TransactionProducer
 from millstream.config.schema import BrokerConfig
 from millstream.errors import MillstreamError, UnknownTopic
-from millstream.metadata.interface import Compare, MetadataEntry
+from millstream.metadata.interface import Condition, MetadataEntry
 from millstream.testing import ManualClock, ManualTimers
 
 Put = Sequence[tuple[bytes, bytes | None]]
@@ -91,7 +91,7 @@ class FakeMetadata:
     async def transact(
         self,
         *,
-        compares: Sequence[Compare] = (),
+        compares: Sequence[Condition] = (),
         puts: Mapping[str, bytes] | None = None,
         deletes: Collection[str] = (),
     ) -> int | None:
@@ -99,13 +99,12 @@ class FakeMetadata:
         if self.error is not None:
             raise self.error
         self.on_transact()
-        for key, revision in compares:
-            row = self.rows.get(key)
-            if (row.revision if row else 0) != revision:
-                return None
+        if not all(compare.holds(self.rows.get(compare.key)) for compare in compares):
+            return None
         self.revision += 1
         for key, value in (puts or {}).items():
-            self.rows[key] = MetadataEntry(key, value, self.revision)
+            created = self.rows[key].created if key in self.rows else self.revision
+            self.rows[key] = MetadataEntry(key, value, self.revision, created)
         return self.revision
 
 
@@ -241,7 +240,7 @@ class Node:
         for partition in self.topics.partitions.values():
             partition.is_open = False
         self.transactions = self._make()
-        self.transactions.start()
+        await self.transactions.start()
         await turns()
 
     async def pass_time(self, seconds: float) -> None:

@@ -1,4 +1,7 @@
-"""The group coordinator: requests to groups, and to the offsets that they commit.
+"""A group coordinator: requests to groups, and to the offsets that they commit.
+
+A lone node has one for all groups, the nodes of a cluster one for each internal partition that they
+lead (`group_coordinators.py`).
 
 A request finds its group, and the registry stores and answers what the group decides. A group id
 has one type of group at a time; an empty group is replaced by one of another type, and its offsets
@@ -11,9 +14,10 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from millstream.broker.fair_iteration import iterate_fairly
 from millstream.broker.groups.classic import record as classic_record
 from millstream.broker.groups.classic.classic_group import ClassicGroup
 from millstream.broker.groups.classic.rebalance import ClassicLimits
@@ -40,7 +44,7 @@ from millstream.broker.groups.values import (
     OffsetCommitter,
 )
 from millstream.broker.state.state_log import StateLog
-from millstream.broker.topics.topic import Topic, TopicChange, TopicEvent
+from millstream.broker.topics.topic import TopicChange, TopicEvent
 from millstream.clock import Clock, Timer, Timers
 from millstream.config.schema import BrokerConfig
 from millstream.errors import (
@@ -49,6 +53,7 @@ from millstream.errors import (
     IllegalGeneration,
     InconsistentProtocol,
     InvalidSessionTimeout,
+    InvalidTransactionState,
     MillstreamError,
     OffsetMetadataTooLarge,
     UnknownFormat,
@@ -73,11 +78,11 @@ CONSUMER_PROTOCOL = "consumer"
 class CoordinatorTopics(WatchedTopics, Protocol):
     """The part of `Topics` that is used here."""
 
-    def find(self, name: str) -> Topic | None: ...
+    async def is_deleted(self, name: str, topic_id: uuid.UUID | None) -> bool: ...
 
 
 class GroupCoordinator:
-    """The groups of this node. Owned by one event loop."""
+    """The groups of one internal partition. Owned by one event loop."""
 
     def __init__(
         self,
@@ -89,8 +94,8 @@ class GroupCoordinator:
         clock: Clock,
         timers: Timers,
     ) -> None:
-        """Load the groups; `config_of` returns the config of one group, if they differ."""
-        """Load the groups that `state` holds. Call it on the loop: sessions start here."""
+        """Make the coordinator; `config_of` returns the config of one group, if they differ."""
+        self._state = state
         self._topics = topics
         self._config = config
         self._config_of = config_of or (lambda _: config)
@@ -98,7 +103,7 @@ class GroupCoordinator:
         self._timers = timers
         self._store = OffsetStore(state, clock)
         self.registry = GroupRegistry(state, self._store, clock=clock, timers=timers)
-        """All groups, of both types."""
+        """Its groups, of both types."""
         self.consumers = ConsumerGroups(
             self.registry, topics, config_of=self._config_of, clock=clock
         )
@@ -110,8 +115,7 @@ class GroupCoordinator:
         self._expiry: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_watching: Callable[[], None] = lambda: None
-        self._is_closed = False
-        self._load(state.entries)
+        self._is_stopped = False
 
     @property
     def offsets(self) -> CommittedOffsets:
@@ -120,27 +124,40 @@ class GroupCoordinator:
 
     # Opening and closing.
 
-    def _load(self, entries: Mapping[bytes, bytes]) -> None:
+    async def start(self) -> None:
+        """Load the groups, start their sessions, and watch for what expires.
+
+        Other work of the event loop runs in between. Serve no request before this returns.
+        """
+        await self.load()
+        self._stop_watching = self._topics.on_change(self._on_topic_change)
+        self._expiry = self._timers.call_later(EXPIRY_SECONDS, self._start_expiry)
+        self._start_task(self.delete_offsets_of_deleted_topics())
+
+    async def load(self) -> None:
+        """Load the groups, and start their sessions."""
+        entries = self._state.entries
         now = self._clock.monotonic()
         groups: dict[str, Group] = {}
-        consumers: list[tuple[bytes, bytes]] = []
-        for key, value in entries.items():
+        consumers: dict[str, list[tuple[bytes, bytes]]] = {}
+        async for key, value in iterate_fairly(list(entries.items())):
             family, *names = parts = decode_key(key)
             if family == classic_record.FAMILY and len(names) == 1:
                 groups[names[0]] = ClassicGroup.restore(names[0], value, self._limits, now)
             elif family in offsets_record.FAMILIES:
                 self._store.load(parts, value)
             elif family == consumer_records.FAMILY:
-                consumers.append((key, value))
+                consumers.setdefault(str(names[:1]), []).append((key, value))
             else:
                 raise UnknownFormat(f"groups: unknown kind of entry {parts}")
-        for group_id, saved in consumer_records.decode_groups(consumers).items():
-            groups[group_id] = ConsumerGroup.restore(
-                group_id, saved, self._config_of(group_id), now
-            )
+        async for stored in iterate_fairly(consumers.values(), len):
+            for group_id, saved in consumer_records.decode_groups(stored).items():
+                groups[group_id] = ConsumerGroup.restore(
+                    group_id, saved, self._config_of(group_id), now
+                )
         for group_id in self._store.offsets.groups():
             groups.setdefault(group_id, ClassicGroup(group_id, self._limits))
-        for group_id in sorted(groups):
+        async for group_id in iterate_fairly(sorted(groups)):
             self.registry.restore(groups[group_id])
 
     def reconfigure(self, group_id: str) -> None:
@@ -149,25 +166,30 @@ class GroupCoordinator:
         if isinstance(group, ConsumerGroup):
             group.config = self._config_of(group_id)
 
-    def start(self) -> None:
-        """Start watching for deleted topics and expired offsets, on the running loop."""
-        self._stop_watching = self._topics.on_change(self._on_topic_change)
-        self._expiry = self._timers.call_later(EXPIRY_SECONDS, self._start_expiry)
-        self._start_task(self.delete_offsets_of_deleted_topics())
+    def depose(self, error: MillstreamError) -> None:
+        """Fail all waiting requests, and refuse all others: this node is not the coordinator.
+
+        Whether the groups have changed, only the next coordinator knows.
+        """
+        self.registry.depose(error)
+        self._stop()
 
     async def close(self) -> None:
         """Fail all waiting requests. The next start loads the stored state."""
-        if self._is_closed:
+        self.registry.close()
+        self._stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _stop(self) -> None:
+        if self._is_stopped:
             return
-        self._is_closed = True
+        self._is_stopped = True
         self._stop_watching()
         self.consumers.close()
-        self.registry.close()
         if self._expiry is not None:
             self._expiry.cancel()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -247,6 +269,7 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> ClassicGroupDescription:
         """Describe a classic group; raises `UnknownGroup`."""
+        self.registry.check_led()
         group = self.registry.find(group_id)
         if not isinstance(group, ClassicGroup):
             raise UnknownGroup(f"classic group {group_id!r} does not exist")
@@ -273,9 +296,7 @@ class GroupCoordinator:
 
     def check_offset(self, offset: OffsetAndMetadata) -> None:
         """Raise `OffsetMetadataTooLarge` if the metadata of an offset is too large."""
-        size, most = len(offset.metadata.encode()), self._config.offset_metadata_bytes_max
-        if size > most:
-            raise OffsetMetadataTooLarge(f"metadata must have at most {most} bytes, got {size}")
+        check_metadata(offset, self._config)
 
     async def commit(
         self,
@@ -345,11 +366,20 @@ class GroupCoordinator:
         producer_id: int,
         producer_epoch: int,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        verify: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Store offsets until the producer's transaction ends. Durable when this returns.
 
-        All checks, and the order among requests, are decided before this first awaits.
+        `verify` raises if the transaction is not open; without it, the caller keeps it open. After
+        that all checks, and the order among requests, are decided before this first awaits.
         """
+        if verify is not None:
+            with self._store.verification(producer_id) as verification:
+                await verify()
+                if verification.is_outdated:
+                    raise InvalidTransactionState(
+                        f"a transaction of producer {producer_id} was ended while it was verified"
+                    )
         self.registry.check_open()
         committer = OffsetCommitter(
             member_id=member_id, generation=generation, instance_id=instance_id
@@ -393,6 +423,7 @@ class GroupCoordinator:
         `None` for a partition without one; `UnstableOffset` if a transaction may change it and the
         caller requires stable offsets. A group that does not exist has no offsets.
         """
+        self.registry.check_led()
         check_group_id(group_id, may_be_empty=True)
         if (group := self.registry.find(group_id)) is not None:
             group.check_fetch(member_id, epoch)
@@ -460,15 +491,19 @@ class GroupCoordinator:
         A failure is only logged: this runs at each start, and from time to time.
         """
         try:
-            for group_id in await self._store.delete_of_deleted_topics(self._is_deleted):
+            topics = self._store.offsets.topics()
+            deleted = {topic for topic in topics if await self._topics.is_deleted(*topic)}
+            if not deleted:
+                return
+
+            def is_deleted(name: str, topic_id: uuid.UUID | None) -> bool:
+                return (name, topic_id) in deleted
+
+            for group_id in await self._store.delete_of_deleted_topics(is_deleted):
                 if (group := self.registry.find(group_id)) is not None:
                     self.registry.drop_if_unused(group)
         except MillstreamError as error:
             logger.warning("offsets of deleted topics were not removed: %s", error)
-
-    def _is_deleted(self, name: str, topic_id: uuid.UUID | None) -> bool:
-        topic = self._topics.find(name)
-        return topic is None or topic_id not in (None, topic.id)
 
     def _start_expiry(self) -> None:
         self._expiry = self._timers.call_later(EXPIRY_SECONDS, self._start_expiry)
@@ -502,3 +537,10 @@ class GroupCoordinator:
         is_awaited = group.deadline is not None
         if is_here and not is_awaited and not self._store.knows(group_id):
             await self.registry.delete(group)
+
+
+def check_metadata(offset: OffsetAndMetadata, config: BrokerConfig) -> None:
+    """Raise `OffsetMetadataTooLarge` if the metadata of an offset is too large."""
+    size, most = len(offset.metadata.encode()), config.offset_metadata_bytes_max
+    if size > most:
+        raise OffsetMetadataTooLarge(f"metadata must have at most {most} bytes, got {size}")

@@ -1,4 +1,4 @@
-"""The groups of this node, and the driver of their state machines.
+"""The groups of a coordinator, and the driver of their state machines.
 
 Changes are stored, answers are sent once the changes are durable, and one timer for each group
 fires at its deadline. Answers of a group are sent in the order of its changes; an answer that
@@ -19,7 +19,7 @@ from millstream.broker.groups.group import Group, TicketAnswer
 from millstream.broker.groups.offsets.offset_store import OffsetStore
 from millstream.broker.state.state_log import StateEntry, StateLog
 from millstream.clock import Clock, Timer, Timers
-from millstream.errors import GroupNotEmpty, MillstreamError, Stopping
+from millstream.errors import GroupNotEmpty, MillstreamError, NotCoordinatorAnymore, Stopping
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,9 @@ class GroupRegistry:
         """Entries of a group that was replaced by another; deleted when that one is stored."""
         self._tickets = count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._is_closed = False
+        self._refusal: MillstreamError | None = None
+        """Why requests are refused, once they are."""
+        self._is_deposed = False
 
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
@@ -159,7 +161,7 @@ class GroupRegistry:
             group.stored(changes)
             return
         logger.error("group %s: the state was not stored: %s", group_id, error)
-        if self._groups.get(group_id) is group and not self._is_closed:
+        if self._groups.get(group_id) is group and self._refusal is None:
             if stale:
                 self._stale_entries.setdefault(group_id, []).extend(stale)
             # The changes are stored with the next step, not at once: the disk may be full.
@@ -199,7 +201,7 @@ class GroupRegistry:
             timer.cancel()
             del self._group_timers[group.group_id]
             timer = None
-        if timer is None and deadline is not None and not self._is_closed:
+        if timer is None and deadline is not None and self._refusal is None:
             delay = max(0.0, deadline - self._clock.monotonic())
             timer = self._timers.call_later(delay, partial(self._on_timer, group.group_id))
             self._group_timers[group.group_id] = (deadline, timer)
@@ -213,18 +215,34 @@ class GroupRegistry:
     # Closing.
 
     def check_open(self) -> None:
-        """Raise `Stopping` if the node is stopping."""
-        if self._is_closed:
-            raise Stopping("the node is stopping")
+        """Raise if requests are refused: the node is stopping, or not the coordinator any more."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def check_led(self) -> None:
+        """Raise if this node is not the coordinator any more, so that the groups are outdated."""
+        if self._is_deposed and self._refusal is not None:
+            raise self._refusal
 
     def close(self) -> None:
-        """Fail all waiting requests, and cancel the timers."""
-        self._is_closed = True
+        """Refuse requests, fail all that wait, and cancel the timers: the node is stopping."""
+        if self._refusal is None:
+            self._end(Stopping("the node is stopping"), Stopping("the node is stopping"))
+
+    def depose(self, error: MillstreamError) -> None:
+        """Do the same because this node is not the coordinator any more.
+
+        Whether what waits has happened, only the next coordinator knows.
+        """
+        self._is_deposed = True
+        self._end(error, NotCoordinatorAnymore(str(error)))
+
+    def _end(self, refusal: MillstreamError, waiting_error: MillstreamError) -> None:
+        self._refusal = refusal
         for _, timer in self._group_timers.values():
             timer.cancel()
         self._group_timers.clear()
-        stopping = Stopping("the node is stopping")
-        self._release([TicketAnswer(ticket, stopping) for ticket in self._waiting])
+        self._release([TicketAnswer(ticket, waiting_error) for ticket in list(self._waiting)])
 
 
 def _answers_of(

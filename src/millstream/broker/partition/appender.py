@@ -31,6 +31,7 @@ from millstream.broker.partition.producers.states import (
     ProducerStates,
     ReusedSequence,
 )
+from millstream.broker.partition.replica import EarlyWaiter, PartitionReplica
 from millstream.broker.partition.results import Appended, ProducerDescription, TimestampedAppend
 from millstream.clock import Clock
 from millstream.config.schema import Durability
@@ -41,6 +42,7 @@ from millstream.errors import (
     MillstreamError,
     OffsetOutOfRange,
     Unavailable,
+    again,
 )
 from millstream.records.batch import BatchHeader, Bytes, decode_header, with_append_time
 from millstream.records.compression import OversizedBody
@@ -185,6 +187,8 @@ class PartitionAppender:
         """Applies the topic's settings to each batch; may be replaced at any time."""
         self._refusal = refusal
         """The reason why appends are rejected, once they are."""
+        self.replica: PartitionReplica | None = None
+        """Asked before each append, in a cluster."""
 
     @property
     def next_offset(self) -> int:
@@ -233,7 +237,11 @@ class PartitionAppender:
         node built the batch from single records.
         """
         if self._refusal is not None:
-            raise self._refusal
+            raise again(self._refusal)
+        if self.replica is not None:
+            self.replica.check_append(is_all=not is_early)
+            if is_early:
+                waiter = EarlyWaiter(self.replica, waiter)
         now_ms = self.clock.wall_ms()
         validator = self.validator
         header = validator.check(batch, now_ms)
@@ -288,7 +296,9 @@ class PartitionAppender:
     def _submit(self, client_batch: _ClientBatch, header: BatchHeader, batch: Bytes) -> None:
         """Hand a validated batch to the log."""
         if self._refusal is not None:  # It may have come while the records were inspected.
-            raise self._refusal
+            raise again(self._refusal)
+        if self.replica is not None:
+            self.replica.check_append(is_all=not client_batch.is_early)
         if self.validator.is_append_time:
             client_batch.append_time_ms = client_batch.arrived_ms
             batch = with_append_time(batch, client_batch.arrived_ms)
@@ -361,6 +371,11 @@ class PartitionAppender:
         entry = self.states.get(producer_id)
         return NOTHING if entry is None else entry.marker_offset
 
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether the producer has a transaction of this epoch open here."""
+        entry = self.states.get(producer_id)
+        return entry is not None and entry.is_in_transaction and entry.epoch == producer_epoch
+
     async def append_marker(
         self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int
     ) -> int:
@@ -370,7 +385,9 @@ class PartitionAppender:
         not know whether it was, and a marker fences batches of older epochs that are in flight.
         """
         if self._refusal is not None:
-            raise self._refusal
+            raise again(self._refusal)
+        if self.replica is not None:
+            self.replica.check_append(is_all=True)
         batch = build_marker(
             producer_id,
             producer_epoch,

@@ -83,11 +83,4 @@ class OffsetLookup:
         count, as in Kafka: a consumer whose position is past the end concludes that records were
         lost, and it may know its position from a producer.
         """
-        epochs = self._log.partition.epochs
-        if epoch == epochs[-1].number:
-            return epoch, self._log.next_offset
-        after = next((item for item in epochs if item.number > epoch), None)
-        if epoch < 0 or after is None:
-            return NO_EPOCH, NO_OFFSET
-        before = [item.number for item in epochs if item.number <= epoch]
-        return before[-1] if before else epoch, after.start_offset
+        return self._log.replication.epoch_end(epoch) or (NO_EPOCH, NO_OFFSET)

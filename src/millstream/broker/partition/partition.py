@@ -24,26 +24,36 @@ from millstream.broker.loop_threads import LoopThreads
 from millstream.broker.partition.appender import PartitionAppender
 from millstream.broker.partition.batch_opener import BatchOpener
 from millstream.broker.partition.batch_validator import BatchValidator, PartitionConfig
-from millstream.broker.partition.offset_lookup import OffsetLookup
+from millstream.broker.partition.offset_lookup import NO_EPOCH, OffsetLookup
 from millstream.broker.partition.producers.recovery import recover_producers
 from millstream.broker.partition.producers.snapshot_saver import ProducerSnapshotSaver
 from millstream.broker.partition.producers.states import ProducerStates
 from millstream.broker.partition.reader import PartitionReader
 from millstream.broker.partition.removal_hooks import PartitionRemovalHooks, RetentionHold
+from millstream.broker.partition.replica import PartitionReplica
+from millstream.broker.partition.replica_producers import ReplicaProducers
 from millstream.clock import Clock
 from millstream.config.schema import DAY_MS
 from millstream.errors import (
+    InvalidRequest,
     LogClosed,
     MillstreamError,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     Stopping,
     UnknownTopic,
+    again,
 )
 from millstream.storage.disk.executor import Executor
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 
 __all__ = ["Partition", "PartitionConfig"]
+
+BEHIND_SECONDS_MAX = 1.0
+"""How long a replica waits for records that a client knows of. A follower is behind by the time of
+a fetch, as long as it is in sync.
+"""
 
 HIGH_WATERMARK = -1
 """As the offset to delete before: delete everything that can be deleted."""
@@ -58,6 +68,7 @@ class _OpenPartition(NamedTuple):
     reader: PartitionReader
     offsets: OffsetLookup
     saver: ProducerSnapshotSaver
+    producers: ReplicaProducers
 
 
 class Partition:
@@ -99,6 +110,7 @@ class Partition:
         """Called with the first offset that the log has taken back, before the next append."""
         self.before_removal: Callable[[], Awaitable[None]] | None = None
         """Awaited before records are removed, to save the state that was derived from them."""
+        self._replica: PartitionReplica | None = None
         self._opened: _OpenPartition | None = None
         self._opening: asyncio.Task[None] | None = None
         self._refusal: MillstreamError | None = None
@@ -113,7 +125,7 @@ class Partition:
     def appender(self) -> PartitionAppender:
         """The append side. A closed partition has one too: it rejects all appends."""
         if (opened := self._opened) is None:
-            raise self._refusal or LogClosed(f"{self} is not open")
+            raise again(self._refusal or LogClosed(f"{self} is not open"))
         return opened.appender
 
     @property
@@ -127,13 +139,13 @@ class Partition:
     def _usable(self) -> _OpenPartition:
         """Return the parts, or raise the reason why they cannot be used."""
         if self._refusal is not None:
-            raise self._refusal
+            raise again(self._refusal)
         return self._known()
 
     def _known(self) -> _OpenPartition:
         """Return the parts, even after the partition was closed."""
         if self._opened is None:
-            raise self._refusal or LogClosed(f"{self} is not open")
+            raise again(self._refusal or LogClosed(f"{self} is not open"))
         return self._opened
 
     # These keep their last value when the partition is closed.
@@ -153,6 +165,47 @@ class Partition:
         """The end of the records that readers of committed transactions may see."""
         return self._known().reader.last_stable_offset
 
+    # Replication.
+
+    @property
+    def replica(self) -> PartitionReplica | None:
+        """This node's replica of the partition; None on a lone node."""
+        return self._replica
+
+    @replica.setter
+    def replica(self, replica: PartitionReplica | None) -> None:
+        self._replica = replica
+        if self._opened is not None:
+            self._opened.appender.replica = replica
+
+    @property
+    def is_following(self) -> bool:
+        """Whether another node leads the partition, so that this replica may be behind."""
+        return self._replica is not None and self._replica.is_following
+
+    @property
+    def log(self) -> Log:
+        """The log of an open partition, for its replica."""
+        return self._usable().log
+
+    @property
+    def producers(self) -> ReplicaProducers:
+        """What the batches of a replica tell about producers, once they are committed."""
+        return self._usable().producers
+
+    def forget_uncommitted(self) -> None:
+        """Take back what is known of records that are not committed: this node no longer leads."""
+        self._rewind(self.high_watermark)
+
+    def check_leader(self, leader_epoch: int = NO_EPOCH) -> None:
+        """Raise unless this node leads the partition, in the epoch that the caller knows.
+
+        -1 means that the caller knows none.
+        """
+        if self._replica is not None:
+            self._replica.check_leader()
+        self.offsets.check_leader_epoch(leader_epoch)
+
     # Opening and closing.
 
     @property
@@ -165,9 +218,11 @@ class Partition:
         Concurrent callers wait for the same opening. An opening that failed can be tried again.
         """
         if self._refusal is not None:
-            raise self._refusal
+            raise again(self._refusal)
         if self._opened is not None:
             return
+        if self._replica is not None:
+            self._replica.check_present()
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(self._end_opening)
@@ -180,6 +235,8 @@ class Partition:
         )
         if log.config != config and log.offline is None:
             await log.reconfigure(config)
+        if self._replica is not None:
+            await self._replica.prepare(log)
         log_directory = log.log_directory
         recovered = await self._background.run(
             partial(
@@ -192,7 +249,7 @@ class Partition:
             )
         )
         if self._refusal is not None:
-            raise self._refusal
+            raise again(self._refusal)
         states, damage = recovered.states, recovered.damage
         reader = PartitionReader(
             log,
@@ -224,7 +281,9 @@ class Partition:
                 clock=self._clock,
                 background=self._background,
             ),
+            ReplicaProducers(states),
         )
+        self._opened.appender.replica = self._replica
         log.removal_hooks = PartitionRemovalHooks(
             reader,
             states,
@@ -320,8 +379,15 @@ class Partition:
         With `offset`, only the records before it are waited for: a client that names an offset may
         know it from such a record. Everything that compares an offset from a client with the high
         watermark calls this first.
+
+        On a replica that follows, the client may know an offset from the leader or from another
+        replica. That is waited for too, for a moment; then `OffsetNotAvailable` is raised.
         """
         appender = self._usable().appender
+        if self.is_following:
+            if offset is not None:
+                await self._wait_as_follower(offset)
+            return
         end_offset = appender.next_offset
         if offset is not None:
             if offset > end_offset:  # Nobody was told of it, so nothing to wait for.
@@ -337,6 +403,26 @@ class Partition:
             finally:
                 self.unwatch(changed.set)
 
+    async def _wait_as_follower(self, offset: int) -> None:
+        """Wait until the high watermark has reached an offset, or raise `OffsetNotAvailable`."""
+        changed = asyncio.Event()
+        self.watch(changed.set)
+        try:
+            async with asyncio.timeout(BEHIND_SECONDS_MAX):
+                while self.high_watermark < offset:
+                    await changed.wait()
+                    changed.clear()
+                    self._usable()
+        except TimeoutError:
+            end = self.high_watermark
+            raise OffsetNotAvailable(
+                f"{self}: this replica has records up to offset {end}, and is behind offset"
+                f" {offset}; ask again, or ask another node",
+                end=end,
+            ) from None
+        finally:
+            self.unwatch(changed.set)
+
     def _rewind(self, offset: int) -> None:
         if self._opened is not None:
             self._opened.appender.rewind(offset)
@@ -346,7 +432,7 @@ class Partition:
     def _note_change(self) -> None:
         """React to a commit, a new start offset or the end of the log."""
         if self._opened is not None:
-            log, states, appender, *_, saver = self._opened
+            log, states, appender, _, _, saver, _ = self._opened
             appender.note_commit()
             if len(states.aborted):
                 states.trim(log.start_offset)
@@ -365,8 +451,11 @@ class Partition:
         The deletion is durable when this returns. Records that have their offset are waited for. An
         offset before the start is no error, one past the high watermark is.
         """
+        if self._replica is not None:
+            self._replica.check_leader()
         await self.settle(None if offset == HIGH_WATERMARK else offset)
-        log, *_, saver = self._usable()
+        opened = self._usable()
+        log, saver = opened.log, opened.saver
         if offset == HIGH_WATERMARK:
             offset = self.high_watermark
         if not 0 <= offset <= self.high_watermark:
@@ -387,6 +476,11 @@ class Partition:
         returns, and no reader sees the records; their bytes are removed from the disk when the log
         is cleaned.
         """
+        if self._replica is not None:
+            raise InvalidRequest(
+                f"{self}: records cannot be deleted by key in a cluster yet: after the loss of the"
+                " leader they would be there again"
+            )
         return await self._usable().log.delete_keys(key=key, prefix=prefix, before=before)
 
     async def _save_before_removal(self) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.results import AbortedTransactionStart, FetchResult
 from millstream.clock import Timers
 from millstream.errors import CorruptBatch, DamagedRecords
@@ -44,7 +45,7 @@ class RecordPage(NamedTuple):
 
 
 async def read_page(
-    partition: Partition, from_offset: int, *, limit: int, size_max: int
+    partition: ReadablePartition, from_offset: int, *, limit: int, size_max: int
 ) -> RecordPage:
     """Return the records from `from_offset` on: at most `limit` records and `size_max` bytes.
 

@@ -346,7 +346,7 @@ class ClaimService:
         deleted: dict[int, list[int]] = {}
         is_complete = True
         for index, offsets in group_jobs(missing):
-            partition = self._store.topic.partitions[index]
+            partition = self._store.partitions[index]
             try:
                 await partition.open()
                 read = await read_offsets(partition, offsets)
@@ -378,7 +378,7 @@ class ClaimService:
 
     async def _fill(self, index: int, wanted: int) -> int:
         """Read new jobs of a partition ahead, if it has any; returns how many there are."""
-        partition = self._store.topic.partitions[index]
+        partition = self._store.partitions[index]
         if not partition.is_open:
             await partition.open()
         read_ahead = self._read_ahead.get(index)
@@ -422,6 +422,6 @@ class ClaimService:
 
     def _partition_order(self) -> Sequence[int]:
         """Return the partitions, starting with another one each time."""
-        count = len(self._store.topic.partitions)
+        count = len(self._store.partitions)
         self._first_partition = first = (self._first_partition + 1) % count
         return [*range(first, count), *range(first)]

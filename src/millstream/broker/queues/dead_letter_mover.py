@@ -21,6 +21,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.results import FetchResult
 from millstream.broker.queues.decisions import (
     exhausted_jobs,
@@ -209,7 +210,7 @@ class DeadLetterMover:
         for index, offsets in group_jobs(
             [position for position in reasons if position not in done]
         ):
-            partition = self._store.topic.partition(index)
+            partition = self._store.partitions[index]
             await partition.open()
             read = await read_offsets(partition, offsets, size_max=_ALL)
             jobs = self._store.state.partitions[index].jobs
@@ -285,7 +286,7 @@ class DeadLetterMover:
         return Record(record.value, record.key, headers, record.timestamp_ms)
 
     def _damage_letter(
-        self, partition: Partition, offset: int, error: str, last_offset: int
+        self, partition: ReadablePartition, offset: int, error: str, last_offset: int
     ) -> Record:
         """Return the letter for records from `offset` to `last_offset` that cannot be decoded.
 
@@ -367,7 +368,7 @@ def _reasons(intent: DeadLettersIntended) -> Iterator[tuple[JobPosition, str]]:
                 yield (partition, offset), reason
 
 
-def _stored_batch(partition: Partition, offset: int) -> bytes | None:
+def _stored_batch(partition: ReadablePartition, offset: int) -> bytes | None:
     """Return the batch at an offset as it is stored; `None` if it cannot be read."""
     try:
         fetched = partition.reader.read(offset, size_max=1)

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_page import read_page, size_of
 from millstream.broker.queues.jobs import DELAYED, LEASED, UnfinishedJob
 from millstream.broker.queues.queue import WorkQueue
@@ -84,7 +84,7 @@ async def browse_jobs(
     await queue.store.usable()
     start = after or RecordPosition(0, -1)
     browser = _JobBrowser(queue, state, count_max=limit + 1)
-    for partition in queue.topic.partitions[start.partition :]:
+    for partition in queue.store.partitions[start.partition :]:
         first = start.offset + 1 if partition.index == start.partition else 0
         await browser.add_partition(partition, first)
         if browser.stopped_at is not None:
@@ -108,7 +108,7 @@ class _JobBrowser:
         self._count_max = count_max
         self._size_left = BYTES_MAX
 
-    async def add_partition(self, partition: Partition, first: int) -> None:
+    async def add_partition(self, partition: ReadablePartition, first: int) -> None:
         """Add the jobs of a partition from the offset `first` on."""
         partition_jobs = self._queue.store.state.partitions.get(partition.index)
         if partition_jobs is None or not partition.is_open:
@@ -144,7 +144,9 @@ class _JobBrowser:
                 await asyncio.sleep(0)
         return best
 
-    async def _add_unfinished(self, partition: Partition, unfinished: list[_DeliveredJob]) -> None:
+    async def _add_unfinished(
+        self, partition: ReadablePartition, unfinished: list[_DeliveredJob]
+    ) -> None:
         if not unfinished:
             return
         read = await read_offsets(
@@ -168,7 +170,7 @@ class _JobBrowser:
 
     # New jobs.
 
-    async def _add_new(self, partition: Partition, first: int) -> None:
+    async def _add_new(self, partition: ReadablePartition, first: int) -> None:
         cursor = max(first, partition.log_start_offset)
         while cursor < partition.last_stable_offset and self.stopped_at is None:
             try:
@@ -190,7 +192,7 @@ class _JobBrowser:
             cursor = read.next_offset
             self._stop_if_enough(partition, cursor - 1)
 
-    def _stop_if_enough(self, partition: Partition, offset: int) -> None:
+    def _stop_if_enough(self, partition: ReadablePartition, offset: int) -> None:
         if len(self.jobs) >= self._count_max or self._size_left <= 0:
             self.stopped_at = RecordPosition(partition.index, offset)
 

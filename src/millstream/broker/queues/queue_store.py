@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.queues.decisions import drop_deleted_jobs
 from millstream.broker.queues.events import (
     FirstDeliveries,
@@ -32,6 +32,7 @@ from millstream.broker.queues.events import (
     decode_event,
     encode_event,
 )
+from millstream.broker.queues.job_source import JobSource, LocalJobs
 from millstream.broker.queues.jobs import DEAD_LETTERING, DELAYED, EXPIRED, LEASED, RETURNED
 from millstream.broker.queues.receipts import Receipts
 from millstream.broker.queues.retention_holds import UnfinishedJobsHold
@@ -43,7 +44,7 @@ from millstream.broker.topics.record_appender import AppendTimings
 from millstream.broker.topics.topic import Topic
 from millstream.clock import Clock, Timer, Timers
 from millstream.config.schema import Durability
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, NotCoordinator, NotCoordinatorAnymore, again
 from millstream.storage.disk.executor import Executor
 from millstream.storage.log import Log
 
@@ -72,8 +73,10 @@ class QueueStore:
         limits: QueueLimits,
         draw_generation: Callable[[], int],
         is_clean: bool,
+        source: JobSource | None = None,
     ) -> None:
         self.topic = topic
+        self._source = source or LocalJobs()
         self.config = config
         self.state = QueueStateMachine(ended_max=limits.ended_max)
         self.receipts = Receipts(secret, topic.id.bytes, 0)
@@ -111,6 +114,8 @@ class QueueStore:
         self._is_change_scheduled = False
         self._rebuilding: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._is_deposed = False
+        """Whether another node coordinates the queue: its jobs are still held from retention."""
 
     # Opening and closing.
 
@@ -122,7 +127,7 @@ class QueueStore:
 
     async def grow(self) -> None:
         """Open the partitions that are not open, and add the new ones to the queue."""
-        for partition in self.topic.partitions:
+        for partition in self.partitions:
             try:
                 await partition.open()
             except MillstreamError as error:
@@ -138,24 +143,31 @@ class QueueStore:
             if not isinstance(partition.retention_hold, UnfinishedJobsHold):
                 partition.retention_hold = UnfinishedJobsHold(self, partition.index)
                 partition.is_queue = True
-            if partition.index not in self._watches:
-                watch = partial(self._note_change, partition.index)
-                self._watches[partition.index] = watch
-                partition.watch(watch)
+        for source in self.partitions:
+            if source.index not in self._watches:
+                watch = partial(self._note_change, source.index)
+                self._watches[source.index] = watch
+                source.watch(watch)
 
     async def close(self) -> None:
         """Finish the events that were appended, and release the partitions."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for partition in self.topic.partitions:
-            if (watch := self._watches.get(partition.index)) is not None:
-                partition.unwatch(watch)
+        for source in self.partitions:
+            if (watch := self._watches.get(source.index)) is not None:
+                source.unwatch(watch)
+        for partition in [] if self._is_deposed else self.topic.partitions:
             partition.retention_hold = None
             partition.is_queue = False
         await self._events.close()
         if self._rebuilding is not None:
             await asyncio.wait([self._rebuilding])
+
+    @property
+    def partitions(self) -> Sequence[ReadablePartition]:
+        """The partitions of its topic, to read jobs."""
+        return self._source.partitions(self.topic)
 
     @property
     def log(self) -> Log:
@@ -199,7 +211,7 @@ class QueueStore:
         while self._rebuilding is not None:
             await asyncio.shield(self._rebuilding)
         if self.refusal is not None:
-            raise self.refusal
+            raise again(self.refusal)
         self.refresh()
         return self.state
 
@@ -250,6 +262,16 @@ class QueueStore:
         self.refusal = error
         self.on_failure(error)
 
+    def depose(self, error: MillstreamError) -> None:
+        """Refuse everything, because this node is not the coordinator any more.
+
+        Requests that wait for the log fail: only the next coordinator knows whether they took
+        effect.
+        """
+        self._is_deposed = True
+        self.refuse(error)
+        self._events.fence(error)
+
     async def settle(self) -> None:
         """Return when all decisions made so far are durable."""
         await self.wait(self._events.pending)
@@ -260,6 +282,9 @@ class QueueStore:
         logger.warning(
             "queue %s: events were not written, replaying the log: %s", self.topic.name, error
         )
+        if isinstance(error, NotCoordinator | NotCoordinatorAnymore):
+            self.refuse(error)  # The log has another leader: what this node reads may be outdated.
+            return
         self._must_renew |= self.log.config.durability is not Durability.FSYNC
         if self._rebuilding is None:
             self._rebuilding = asyncio.get_running_loop().create_task(self._rebuild())
@@ -290,7 +315,7 @@ class QueueStore:
         if self._is_new_state:
             self._begin()
         while self._changed:
-            partition = self.topic.partitions[self._changed.pop()]
+            partition = self.partitions[self._changed.pop()]
             if partition.is_open:
                 self._check_partition(partition)
         self.state.advance(self.now_ms(), self.config.deliveries_max)
@@ -310,7 +335,7 @@ class QueueStore:
     def _read_generation(self) -> None:
         self.receipts = Receipts(self._secret, self.topic.id.bytes, self.state.generation)
 
-    def _check_partition(self, partition: Partition) -> None:
+    def _check_partition(self, partition: ReadablePartition) -> None:
         """Commit what happened to a partition: it is new, lost its end, or records were deleted."""
         removals = partition.reader.removals
         index, start_offset = partition.index, removals[0]
@@ -322,12 +347,9 @@ class QueueStore:
         if partition_jobs is None:
             self.commit(PartitionAdded(index, start_offset))
             return
-        if (
-            known is None
-            and partition_jobs.frontier > partition.high_watermark
-            and not partition.appender.offline
-        ):
-            self.commit(PartitionTruncated(index, partition.high_watermark))
+        end_offset = self._source.leader_end(partition) if known is None else None
+        if end_offset is not None and partition_jobs.frontier > end_offset:
+            self.commit(PartitionTruncated(index, end_offset))
             self.commit(ReceiptsInvalidated(self._draw_generation()))
             self._read_generation()
         self.commit(
@@ -342,7 +364,7 @@ class QueueStore:
             )
 
     def _recheck_all(self) -> None:
-        self._changed.update(range(len(self.topic.partitions)))
+        self._changed.update(range(len(self.partitions)))
 
     def _note_change(self, index: int) -> None:
         """Remember that the records of a partition changed. Called in the middle of its commit."""
@@ -381,7 +403,7 @@ class QueueStore:
         self.current()
         state = self.state
         kinds = state.kinds
-        fresh = sum(map(self._fresh, self.topic.partitions))
+        fresh = sum(map(self._fresh, self.partitions))
         ready = kinds[EXPIRED] + kinds[RETURNED] + kinds[DEAD_LETTERING] + fresh
         leased, delayed = kinds[LEASED], kinds[DELAYED]
         return QueueCounts(
@@ -396,7 +418,7 @@ class QueueStore:
             damaged=state.damaged,
         )
 
-    def _fresh(self, partition: Partition) -> int:
+    def _fresh(self, partition: ReadablePartition) -> int:
         partition_jobs = self.state.partitions.get(partition.index)
         if not partition.is_open or partition_jobs is None:
             return 0

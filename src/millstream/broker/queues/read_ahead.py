@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_page import committed_batches, decoded_records
 from millstream.broker.partition.results import FetchResult
 from millstream.broker.queues.fresh_jobs import FreshJobs, JobChunk
@@ -27,7 +27,7 @@ class ReadAhead:
     Deleting records from the partition invalidates everything that was read.
     """
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: ReadablePartition) -> None:
         self.partition = partition
         self.clear()
 
@@ -138,7 +138,7 @@ class FoundRecords(NamedTuple):
 
 
 async def read_offsets(
-    partition: Partition, offsets: Sequence[int], *, size_max: int = HELD_BYTES_MAX
+    partition: ReadablePartition, offsets: Sequence[int], *, size_max: int = HELD_BYTES_MAX
 ) -> FoundRecords:
     """Return the records at these offsets of an open partition, if they exist.
 

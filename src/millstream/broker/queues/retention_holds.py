@@ -42,6 +42,27 @@ class UnfinishedJobsHold:
         await self._store.settle()
 
 
+class ReportedHold:
+    """Holds the unfinished jobs of a queue that another node coordinates.
+
+    Its coordinator tells from time to time which jobs are finished. Jobs that are finished stay so,
+    and the first one that is not only rises: a report that is late or lost keeps records longer.
+    """
+
+    def __init__(self) -> None:
+        self._needed_offset = 0
+
+    def advance(self, needed_offset: int) -> None:
+        """Note that all jobs before an offset are finished, durably."""
+        self._needed_offset = max(self._needed_offset, needed_offset)
+
+    def needed_offset(self) -> int:
+        return self._needed_offset
+
+    async def settle(self) -> None:
+        """Do nothing: the coordinator tells only what is durable."""
+
+
 class HoldEverything:
     """Holds every record of a refused queue, as it is not known which jobs are finished."""
 

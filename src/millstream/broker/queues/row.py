@@ -8,7 +8,6 @@ import msgspec
 
 from millstream.broker.queues.values import QueueConfig
 from millstream.errors import CorruptFile, UnknownFormat
-from millstream.metadata.interface import MetadataEntry
 
 QUEUES_PREFIX = "queues/"
 
@@ -41,15 +40,15 @@ def encode_row(row: QueueRow) -> bytes:
     return msgspec.json.encode(row)
 
 
-def decode_row(entry: MetadataEntry) -> QueueRow:
+def decode_row(key: str, value: bytes) -> QueueRow:
     """Decode a row; raises `UnknownFormat` or `CorruptFile`."""
     try:
-        version = msgspec.json.decode(entry.value, type=_Versioned).version
+        version = msgspec.json.decode(value, type=_Versioned).version
         if version != ROW_VERSION:
-            raise UnknownFormat(f"{entry.key}: row has version {version}, expected {ROW_VERSION}")
-        return msgspec.json.decode(entry.value, type=QueueRow)
+            raise UnknownFormat(f"{key}: row has version {version}, expected {ROW_VERSION}")
+        return msgspec.json.decode(value, type=QueueRow)
     except msgspec.DecodeError as error:
-        raise CorruptFile(f"{entry.key}: invalid row of a queue: {error}") from error
+        raise CorruptFile(f"{key}: invalid row of a queue: {error}") from error
 
 
 class _Versioned(msgspec.Struct):

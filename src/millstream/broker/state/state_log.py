@@ -36,11 +36,12 @@ from millstream.broker.state.state_writer import (
     fail_writes,
 )
 from millstream.clock import Clock, SystemClock
-from millstream.config.schema import MIB, Durability
+from millstream.config.schema import MIB, Durability, LogConfig
 from millstream.errors import BatchTooLarge, CorruptData, LogClosed, MillstreamError
 from millstream.records.batch import HEADER_SIZE
 from millstream.records.record import Record
 from millstream.storage.append.pending_append import Appended
+from millstream.storage.disk.executor import Executor
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 
@@ -105,22 +106,25 @@ class StateLog(StateWriter):
 
         Raises if the log is damaged: a map that lacks entries must not be used.
         """
-        config = replace(
-            store.log_config,
-            durability=Durability.FSYNC,
-            segment_bytes_max=min(SEGMENT_BYTES_MAX, store.log_config.segment_bytes_max),
-        )
-        log = await store.log(name, config=config)
+        log = await store.log(name, config=state_log_config(store.log_config))
         opened = cls(log, clock or SystemClock(), dead_bytes_min=dead_bytes_min)
         opened._replay()
+        opened._compact_if_worthwhile()
         return opened
+
+    @classmethod
+    async def load(cls, log: Log, *, clock: Clock, background: Executor) -> StateLog:
+        """Read the map that a log stores, in `background`. Raises as `open` does."""
+        loaded = cls(log, clock)
+        await background.run(loaded._replay)
+        loaded._compact_if_worthwhile()
+        return loaded
 
     def _replay(self) -> None:
         for record in self._stored_records():
             if record.key is None:
                 raise CorruptData(f"{self.log.name}: record {record.offset} has no key")
             self._apply_entry(record.key, record.value)
-        self._compact_if_worthwhile()
 
     @property
     def offline(self) -> MillstreamError | None:
@@ -181,7 +185,7 @@ class StateLog(StateWriter):
         dead = self._logged_bytes - self._live_bytes
         if dead <= max(self._dead_bytes_min, 2 * self._live_bytes) or self._compacting:
             return
-        if self._logged_bytes < self._logged_bytes_min or self._is_closed or self.log.offline:
+        if self._logged_bytes < self._logged_bytes_min or self.log.offline or not self._may_write:
             return
         self._compacting = asyncio.get_running_loop().create_task(self._compact())
 
@@ -189,10 +193,10 @@ class StateLog(StateWriter):
         compaction = _Compaction(self.log.end_offset, set(self.entries))
         self._compaction = compaction
         try:
-            while compaction.todo and not self._is_closed:
+            while compaction.todo and self._may_write:
                 if not await self._rewrite(compaction):
                     await self._wait_for_batch()
-            if not self._is_closed:
+            if self._may_write:
                 await self.log.delete_before(compaction.point)
                 self._logged_bytes = compaction.kept_bytes
                 self.compactions += 1
@@ -207,7 +211,7 @@ class StateLog(StateWriter):
         """Rewrite all keys in `todo` that are not in flight; returns how many."""
         count = 0
         keys = deque(compaction.todo)
-        while not self._is_closed and (chunk := self._chunk(keys, compaction.todo)):
+        while self._may_write and (chunk := self._chunk(keys, compaction.todo)):
             count += len(chunk)
             await self.put(chunk)
         return count
@@ -237,6 +241,15 @@ class StateLog(StateWriter):
         await super().close()
         if self._compacting:
             await self._compacting
+
+
+def state_log_config(base: LogConfig) -> LogConfig:
+    """Return the config of the log of a map, in a store with the config `base`."""
+    return replace(
+        base,
+        durability=Durability.FSYNC,
+        segment_bytes_max=min(SEGMENT_BYTES_MAX, base.segment_bytes_max),
+    )
 
 
 def _size_of(key: bytes, value: bytes | None) -> int:

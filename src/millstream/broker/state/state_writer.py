@@ -6,6 +6,10 @@
              if a batch is in flight     it has to sync
 
 A batch is stored completely or not at all, and a write is never split over two batches.
+
+In a cluster, only the leader of the log writes. A writer whose node stops leading is *fenced*:
+writes that are not known to be durable fail, whatever the log says about them later, and so do all
+new ones, even if the node leads the log again: then somebody else may have written in between.
 """
 
 from __future__ import annotations
@@ -18,7 +22,16 @@ from dataclasses import dataclass
 
 from millstream.clock import Clock
 from millstream.config.schema import MIB
-from millstream.errors import CorruptData, LogClosed, MillstreamError
+from millstream.errors import (
+    CorruptData,
+    LogClosed,
+    MillstreamError,
+    NotCoordinator,
+    NotCoordinatorAnymore,
+    NotLeader,
+    NotLeaderAnymore,
+    again,
+)
 from millstream.records.build import build_batch
 from millstream.records.record import Gap, Record, StoredRecord
 from millstream.storage.append.pending_append import Appended
@@ -57,12 +70,30 @@ class StateWriter(ABC):
         self._in_flight: deque[list[Write]] = deque()
         self._is_flush_scheduled = False
         self._is_closed = False
+        self._fence: MillstreamError | None = None
+        """Why nothing is written any more, once the node does not lead the log."""
         self._batch_ended: asyncio.Future[None] | None = None
+
+    def fence(self, error: MillstreamError) -> None:
+        """Refuse writes with `error`, and fail those that are not known to be durable.
+
+        Call this when the node does not lead the log any more.
+        """
+        if self._fence is None:
+            self._fence = error
+        gathered, self._gathered = list(self._gathered), deque()
+        unknown = NotCoordinatorAnymore(str(error))
+        fail_writes([write for batch in self._in_flight for write in batch], unknown)
+        fail_writes(gathered, error)
+
+    @property
+    def _may_write(self) -> bool:
+        return self._fence is None and not self._is_closed
 
     def _stored_records(self) -> Iterator[StoredRecord]:
         """Go over all records; raises if some are damaged or missing, as a state needs them all."""
         if self.log.offline:
-            raise self.log.offline
+            raise again(self.log.offline)
         if self.log.recovered.damage:
             raise self.log.recovered.damage[0]
         for record in self.log.records():
@@ -79,8 +110,8 @@ class StateWriter(ABC):
         """Write `records`; the future ends when they are durable, with all writes before them."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        if self._is_closed:
-            future.set_exception(LogClosed(f"{self.log.name} is closed"))
+        if self._fence is not None or self._is_closed:
+            future.set_exception(self._fence or LogClosed(f"{self.log.name} is closed"))
             return future
         self._gathered.append(Write(records, size, future, is_alone))
         if not self._is_flush_scheduled and len(self._in_flight) < self._in_flight_max:
@@ -106,12 +137,15 @@ class StateWriter(ABC):
         return batch
 
     def _submit(self, batch: list[Write]) -> None:
+        if self._fence is not None:
+            self._on_refused(batch, self._fence)
+            return
         records = [record for write in batch for record in write.records]
         try:
             data = build_batch(records, now_ms=self._clock.wall_ms())
             future = self.log.submit(data, is_checked=True)
         except MillstreamError as error:
-            self._on_refused(batch, error)
+            self._on_refused(batch, self._refusal_of(error))
             return
         self._in_flight.append(batch)
         future.add_done_callback(lambda done: self._on_done(batch, done))
@@ -121,8 +155,8 @@ class StateWriter(ABC):
         self._in_flight.remove(batch)
         error = LogClosed("the append was cancelled") if done.cancelled() else done.exception()
         if error is not None:
-            self._on_refused(batch, error)
-        else:
+            self._on_refused(batch, self._refusal_of(error))
+        elif self._fence is None:  # Otherwise its writes have failed.
             self._on_durable(batch, done.result())
             for write in batch:
                 if not write.future.done():
@@ -131,6 +165,17 @@ class StateWriter(ABC):
             self._batch_ended.set_result(None)
             self._batch_ended = None
         self._flush()
+
+    def _refusal_of(self, error: BaseException) -> BaseException:
+        """Return the error of a write that the log refused; fence the writer if it is not led."""
+        refusal = error
+        if isinstance(error, NotLeader):
+            refusal = NotCoordinator(str(error), coordinator=error.leader)
+        elif isinstance(error, NotLeaderAnymore):
+            refusal = NotCoordinatorAnymore(str(error))
+        if refusal is not error and self._fence is None:
+            self._fence = NotCoordinator(str(error), coordinator=getattr(error, "leader", -1))
+        return refusal
 
     @abstractmethod
     def _on_durable(self, batch: list[Write], appended: Appended) -> None:
@@ -152,7 +197,7 @@ class StateWriter(ABC):
         """Refuse new writes and finish the others. The store closes the log."""
         self._is_closed = True
         self._flush()
-        while self._in_flight:
+        while self._in_flight and self._fence is None:
             await self._wait_for_batch()
 
 

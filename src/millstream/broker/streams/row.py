@@ -12,6 +12,7 @@ of one put are stored together.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -119,27 +120,22 @@ class StoredStream(msgspec.Struct):
     producers: dict[str, WriterPosition] = {}
 
 
-def decode_all(entries: dict[bytes, bytes]) -> dict[str, StoredStream]:
-    """Decode all entries, by path; raises `CorruptFile` or `UnknownFormat`."""
-    streams: dict[str, StoredStream] = {}
-    for key, value in entries.items():
-        kind, name = key[:1], key[1:]
-        try:
-            path, _, producer = name.partition(b"\0")
-            stream = streams.setdefault(path.decode(), StoredStream())
-            if kind == ROW_KEY:
-                stream.row = _decode_row(value)
-            elif kind == WRITERS_KEY:
-                stream.writers = msgspec.json.decode(value, type=WritersRow)
-            elif kind == PRODUCER_KEY:
-                stream.producers[producer.decode()] = msgspec.json.decode(
-                    value, type=WriterPosition
-                )
-            else:
-                raise UnknownFormat(f"state of streams has an entry of unknown kind {kind!r}")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptFile(f"state of streams, {key[:100]!r}: {error}") from error
-    return streams
+def decode_entry(streams: dict[str, StoredStream], key: bytes, value: bytes) -> None:
+    """Add an entry to its stream, by path; raises `CorruptFile` or `UnknownFormat`."""
+    kind, name = key[:1], key[1:]
+    try:
+        path, _, producer = name.partition(b"\0")
+        stream = streams.setdefault(path.decode(), StoredStream())
+        if kind == ROW_KEY:
+            stream.row = _decode_row(value)
+        elif kind == WRITERS_KEY:
+            stream.writers = msgspec.json.decode(value, type=WritersRow)
+        elif kind == PRODUCER_KEY:
+            stream.producers[producer.decode()] = msgspec.json.decode(value, type=WriterPosition)
+        else:
+            raise UnknownFormat(f"state of streams has an entry of unknown kind {kind!r}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptFile(f"state of streams, {key[:100]!r}: {error}") from error
 
 
 def _decode_row(value: bytes) -> StreamRow:
@@ -147,3 +143,8 @@ def _decode_row(value: bytes) -> StreamRow:
     if version != ROW_VERSION:
         raise UnknownFormat(f"row of a stream has version {version}, expected {ROW_VERSION}")
     return msgspec.json.decode(value, type=StreamRow)
+
+
+def stored_dates(entries: Mapping[bytes, bytes]) -> list[int]:
+    """Return the times of the retention clock that are stored."""
+    return [_decode_row(value).touched_ms for key, value in entries.items() if key[:1] == ROW_KEY]

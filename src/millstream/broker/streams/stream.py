@@ -42,6 +42,7 @@ from millstream.errors import (
     RequestError,
     StreamClosed,
     UnknownStream,
+    again,
 )
 from millstream.records.build import build_batch
 from millstream.records.record import Record
@@ -102,8 +103,21 @@ class DurableStream:
         self._damage: DamagedRecords | None = None
         """Marks are lost, so the stream takes no appends; what is valid can be read."""
         self._watchers: dict[Callable[[], None], None] = {}
+        self._refusal: MillstreamError | None = None
+        """Why nothing can be written any more, once this node is not the coordinator."""
         partition.on_rewind = self._in_flight.rewind
         partition.before_removal = self._save_before_removal
+
+    def detach(self, error: MillstreamError) -> None:
+        """Refuse everything, because this node is not the coordinator of the stream any more.
+
+        Appends that have their offset run to their end: the log of the topic decides about them,
+        and the marks in it tell the next coordinator.
+        """
+        self._refusal = error
+        self.partition.on_rewind = None
+        self.partition.before_removal = None
+        self._wake()
 
     # Opening.
 
@@ -112,8 +126,7 @@ class DurableStream:
 
         Concurrent calls wait for the first.
         """
-        if self.is_deleted:
-            raise UnknownStream(f"stream {self.path[:300]!r} does not exist")
+        self._check_exists()
         if self._is_open and self.partition.is_open:
             return
         if self._opening is None:
@@ -231,9 +244,11 @@ class DurableStream:
     def _check_marks(self) -> None:
         """Raise if it is not known what was written: a retried append would be stored twice."""
         if self._damage is not None:
-            raise self._damage
+            raise again(self._damage)
 
     def _check_exists(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
         if self.is_deleted:
             raise UnknownStream(f"stream {self.path[:300]!r} does not exist")
 

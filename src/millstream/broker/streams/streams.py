@@ -1,4 +1,8 @@
-"""All streams of a node: topics with one partition, and a row with the other properties of each.
+"""The streams of a coordinator: topics with one partition, and a row with the other properties.
+
+A lone node has one for all streams, and so has a cluster: the node that leads the internal
+partition of streams (`stream_coordinators.py`). Forks tie streams of any paths together, so they
+are not divided by a hash.
 
 Deleting a stream deletes its topic, and deleting its topic, through any server, deletes the stream.
 The row is deleted after the topic; after a crash in between, when the node starts. An expired
@@ -15,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from millstream.broker.fair_iteration import iterate_fairly
 from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.streams.counters import StreamCounters
@@ -22,7 +27,7 @@ from millstream.broker.streams.create_stream import DEFAULT_TYPE, CreateStream, 
 from millstream.broker.streams.expiry import ExpiryClock, StreamDeadlines
 from millstream.broker.streams.paths import check_path
 from millstream.broker.streams.registry import StreamRegistry
-from millstream.broker.streams.row import StoredStream, StreamRow, decode_all, encode, row_key
+from millstream.broker.streams.row import StoredStream, StreamRow, decode_entry, encode, row_key
 from millstream.broker.streams.stream import DurableStream
 from millstream.broker.streams.stream_creator import StreamCreator
 from millstream.broker.topics.topic import TopicChange, TopicEvent
@@ -30,8 +35,10 @@ from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock, Timers
 from millstream.errors import (
     MillstreamError,
+    NotLeader,
     StreamExists,
     StreamGone,
+    Unavailable,
     UnknownStream,
     UnknownTopic,
     UnknownTopicId,
@@ -41,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 class DurableStreams:
-    """The streams of a node. Owned by one event loop."""
+    """The streams of a coordinator. Owned by one event loop."""
 
     def __init__(
         self,
@@ -51,6 +58,7 @@ class DurableStreams:
         clock: Clock,
         timers: Timers,
         retention_clock: ExpiryClock,
+        counters: StreamCounters | None = None,
     ) -> None:
         self._topics = topics
         self._clock = clock
@@ -64,7 +72,9 @@ class DurableStreams:
         self._waiting: set[Callable[[], None]] = set()
         self._unwatch_topics: Callable[[], None] = lambda: None
         self.is_stopping = False
-        self.counters = StreamCounters()
+        self.counters = counters or StreamCounters()
+        self._refusal: MillstreamError | None = None
+        """Why requests are refused, once this node is not the coordinator any more."""
 
     # Opening and closing.
 
@@ -72,7 +82,10 @@ class DurableStreams:
         """Read all rows, and complete what a crash interrupted. The topics have to be open."""
         registry = self._registry
         lost: list[tuple[str, StreamRow, StoredStream]] = []
-        for path, stored in decode_all(registry.state.entries).items():
+        known: dict[str, StoredStream] = {}
+        async for key, value in iterate_fairly(list(registry.state.entries.items())):
+            decode_entry(known, key, value)
+        async for path, stored in iterate_fairly(known.items()):
             row = stored.row
             if row is None or row.state == "making":
                 await self._creator.undo_create(path, row, list(stored.producers))
@@ -81,10 +94,12 @@ class DurableStreams:
             topic = self._topics.find(row.topic)
             if row.state == "deleted":
                 registry.deleted[path] = row
-            elif topic is None or topic.id != row.topic_id:
-                lost.append((path, row, stored))
-            else:
+            elif topic is not None and topic.id == row.topic_id:
                 self._add(self._stream(path, row, stored))
+            elif await self._topics.is_deleted(row.topic, row.topic_id):
+                lost.append((path, row, stored))
+            else:  # Another node has created it, and this one learns of it in a moment.
+                raise Unavailable(f"topic {row.topic} of stream {path[:300]!r} is not known yet")
         for path, row, stored in lost:
             registry.remove(path, row, list(stored.producers))
         for path in [path for path in registry.deleted if not registry.has_forks(path)]:
@@ -103,6 +118,33 @@ class DurableStreams:
         if remaining is not None:
             self._deadlines.set(stream.path, remaining)
 
+    def depose(self, error: MillstreamError) -> None:
+        """Refuse all requests, and wake those that wait: this node is not the coordinator."""
+        self._refusal = error
+        self.end_waits()
+        self._deadlines.stop()
+        self._unwatch_topics()
+        self._unwatch_topics = lambda: None
+        for stream in self._registry.streams.values():
+            stream.detach(error)
+
+    def reopen(self, topic: str) -> None:
+        """Forget what is known of a stream's writers: its topic was led by another node.
+
+        They are read from the log again when the stream is used next.
+        """
+        if (stream := self._registry.of_topic(topic)) is None:
+            return
+        stored = StoredStream()
+        known = {stream.path: stored}
+        for key, value in self._registry.state.entries.items():
+            if key[1:].split(b"\0")[0] == stream.path.encode():
+                decode_entry(known, key, value)
+        lifetime = self._registry.lifetimes[stream.path]
+        stream.detach(NotLeader(f"topic {topic} was led by another node"))
+        self._registry.add(self._stream(stream.path, stream.row, stored))
+        self._registry.lifetimes[stream.path] = lifetime
+
     async def close(self) -> None:
         """Finish changes in progress, and store checkpoints, so that the next start is fast."""
         self.end_waits()
@@ -112,7 +154,7 @@ class DurableStreams:
             await asyncio.wait(self._expiring.values())
         self._unwatch_topics()
         for stream in self._registry.streams.values():
-            if stream.has_unsaved:
+            if stream.has_unsaved and self._refusal is None:
                 try:
                     await stream.save()
                 except MillstreamError as error:  # The state after a crash is sufficient.
@@ -124,6 +166,7 @@ class DurableStreams:
 
     def get(self, path: str) -> DurableStream:
         """Return a stream; raises `UnknownStream`, or `StreamGone` if it has forks."""
+        self._check_led()
         stream = self._registry.streams.get(path)
         if stream is not None and not self._registry.lifetimes[path].is_expired:
             return stream
@@ -132,6 +175,10 @@ class DurableStreams:
         if self._registry.has_forks(path):
             raise StreamGone(f"stream {path[:300]!r} was deleted or has expired, and has forks")
         raise UnknownStream(f"stream {path[:300]!r} does not exist")
+
+    def _check_led(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
 
     def all(self) -> list[DurableStream]:
         """Return all streams, sorted by path."""
@@ -149,7 +196,9 @@ class DurableStreams:
     def use(self, stream: DurableStream) -> None:
         """Restart the time to live of a stream that was read or written."""
         lifetime = self._registry.lifetimes.get(stream.path)
-        if lifetime is None or stream.is_deleted or (touched_ms := lifetime.touch()) is None:
+        if lifetime is None or stream.is_deleted or self._refusal is not None:
+            return
+        if (touched_ms := lifetime.touch()) is None:
             return
         stream.row = msgspec.structs.replace(stream.row, touched_ms=touched_ms)
         self._registry.put([(row_key(stream.path), encode(stream.row))])
@@ -200,6 +249,7 @@ class DurableStreams:
         properties differ, raises `StreamExists`. Durable when this returns.
         """
         check_path(path)
+        self._check_led()
         return await self._locks.run(path, self._create(path, request, values, message_bytes_max))
 
     async def _create(

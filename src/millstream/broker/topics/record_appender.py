@@ -2,21 +2,21 @@
 
 Records of one call for the same partition become one batch, in their order: all of them are
 appended or none. Those for several partitions become several batches, of which one may fail while
-another does not.
+another does not. In a cluster, a batch for a partition that another node leads is sent there.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from millstream.broker.partition.batch_validator import InvalidBatchRecord
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import Appended
 from millstream.broker.topics.topic import Topic
 from millstream.clock import Clock
-from millstream.errors import InvalidRequest
+from millstream.errors import InvalidRequest, NotLeader
 from millstream.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from millstream.records.build import build_batch
 from millstream.records.murmur2 import murmur2
@@ -60,12 +60,39 @@ class AppendResult(NamedTuple):
     timings: AppendTimings
 
 
+class PartitionAppend(NamedTuple):
+    """A batch that was appended to one partition."""
+
+    offset: int
+    """The offset of its first record."""
+    head: int
+    """The high watermark of the partition, once the batch was committed."""
+    timings: AppendTimings
+
+
+class BatchForwarder(Protocol):
+    """Sends batches to the nodes that lead their partitions; implemented by `cluster`."""
+
+    async def append(
+        self, partition: Partition, batch: bytes, refusal: NotLeader
+    ) -> PartitionAppend:
+        """Append a batch at the node that `refusal` names; return when it is committed.
+
+        Batches of a partition keep the order of the calls. Raises `refusal` if it names no other
+        node, `OutcomeUnknown` if the batch may have been appended, and otherwise the error of the
+        leader, which says that it was not.
+        """
+        ...
+
+
 class RecordAppender:
     """Appends records to topics; keyless ones go to the partitions in turn, one for each call."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._turn = 0
+        self.forwarder: BatchForwarder | None = None
+        """Takes the batches for partitions that other nodes lead; None on a lone node."""
 
     async def append(
         self,
@@ -86,13 +113,12 @@ class RecordAppender:
         indexes = self._assign_partitions(topic, records, partitions)
         chosen = dict.fromkeys(indexes)
         for index in chosen:
-            await topic.partition(index).open()
+            await self._open(topic.partition(index))
         if len(chosen) == 1:
             [index] = chosen
-            partition = topic.partition(index)
-            appended, timings = await self._append(partition, records, stamp)
-            offsets = tuple(range(appended.offset, appended.last_offset + 1))
-            return AppendResult(offsets, tuple(indexes), partition.high_watermark, timings)
+            offset, head, timings = await self._append(topic.partition(index), records, stamp)
+            offsets = tuple(range(offset, offset + len(records)))
+            return AppendResult(offsets, tuple(indexes), head, timings)
         return await self._append_to_several(topic, records, indexes)
 
     async def _append_to_several(
@@ -118,20 +144,27 @@ class RecordAppender:
         ):
             raise InvalidBatchRecord(invalid)
         next_offsets: dict[int, int] = {}
+        heads: dict[int, int] = {}
         timings: list[AppendTimings] = []
         for index, result in zip(rows, results, strict=True):
             if isinstance(result, BaseException):
                 raise result
-            appended, append_time = result
-            next_offsets[index] = appended.offset
+            next_offsets[index], heads[index], append_time = result
             timings.append(append_time)
         offsets = []
         for index in indexes:
             offsets.append(next_offsets[index])
             next_offsets[index] += 1
-        head = topic.partition(indexes[-1]).high_watermark
         slowest = AppendTimings(*map(max, zip(*timings, strict=True)))
-        return AppendResult(tuple(offsets), tuple(indexes), head, slowest)
+        return AppendResult(tuple(offsets), tuple(indexes), heads[indexes[-1]], slowest)
+
+    async def _open(self, partition: Partition) -> None:
+        """Open a partition, unless it has no replica here and its batches are sent elsewhere."""
+        try:
+            await partition.open()
+        except NotLeader:
+            if self.forwarder is None:
+                raise
 
     def _assign_partitions(
         self,
@@ -158,7 +191,7 @@ class RecordAppender:
 
     async def _append(
         self, partition: Partition, records: Sequence[Record], stamp: ProducerStamp
-    ) -> tuple[Appended, AppendTimings]:
+    ) -> PartitionAppend:
         clock = self._clock
         batch = build_batch(
             records,
@@ -167,6 +200,21 @@ class RecordAppender:
             producer_epoch=stamp.epoch,
             base_sequence=stamp.sequence,
         )
+        return await self.append_batch(partition, batch)
+
+    async def append_batch(self, partition: Partition, batch: bytes) -> PartitionAppend:
+        """Append a batch that this node built, here or at the node that leads the partition."""
+        try:
+            if not partition.is_open:
+                await partition.open()
+            return await self._append_here(partition, batch)
+        except NotLeader as refusal:  # Nothing was appended.
+            if self.forwarder is None:
+                raise
+            return await self.forwarder.append(partition, batch, refusal)
+
+    async def _append_here(self, partition: Partition, batch: bytes) -> PartitionAppend:
+        clock = self._clock
         started = admitted = clock.monotonic()
 
         def note_admission(_: int) -> None:
@@ -178,7 +226,8 @@ class RecordAppender:
             batch, future, timeout_ms=APPEND_TIMEOUT_MS, on_admit=note_admission, is_built=True
         )
         appended = await future
-        return appended, append_timings(partition, started, admitted, clock.monotonic())
+        timings = append_timings(partition, started, admitted, clock.monotonic())
+        return PartitionAppend(appended.offset, partition.high_watermark, timings)
 
 
 def append_timings(

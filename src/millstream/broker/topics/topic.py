@@ -13,7 +13,7 @@ import msgspec
 from millstream.broker.topics.configs.topic_config import TopicConfig
 from millstream.config.schema import LogConfig
 from millstream.errors import CorruptFile, UnknownFormat, UnknownTopic
-from millstream.metadata.interface import ABSENT, MetadataEntry
+from millstream.metadata.interface import ABSENT
 
 if TYPE_CHECKING:
     from millstream.broker.partition.partition import Partition
@@ -56,6 +56,13 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True):
     configs: Mapping[str, str]
     state: Literal["live", "deleting"] = "live"
     """`deleting` is final: the topic no longer exists, only its data may still be there."""
+    replication_factor: int | None = None
+    """Replicas of each partition; None on a lone node, and in a cluster for its default."""
+    assignments: tuple[tuple[int, ...], ...] | None = None
+    """Nodes that a client chose for the first partitions; those of the others, and of partitions
+    with an empty list, are chosen by the cluster."""
+    is_internal: bool = False
+    """Whether the cluster keeps its own state in it: clients cannot write to it or change it."""
 
 
 class Topic:
@@ -65,9 +72,6 @@ class Topic:
     and a topic that is created with the same name later is another object with another id. Only
     `Topics` changes it.
     """
-
-    is_internal = False
-    """No topic is: the broker does not keep its own state in topics."""
 
     def __init__(self, name: str, row: TopicRow, revision: int, config: TopicConfig) -> None:
         self.name = name
@@ -82,6 +86,11 @@ class Topic:
     def id(self) -> uuid.UUID:
         """The id, different from that of every other topic there ever was."""
         return self.row.id
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether a cluster keeps its own state in it. A lone node has no such topics."""
+        return self.row.is_internal
 
     @property
     def partition_count(self) -> int:
@@ -121,18 +130,18 @@ def encode_row(row: TopicRow) -> bytes:
     return msgspec.json.encode(row)
 
 
-def decode_row(entry: MetadataEntry) -> tuple[str, TopicRow]:
+def decode_row(key: str, value: bytes) -> tuple[str, TopicRow]:
     """Return the name of a topic, and its row."""
     try:
-        version = msgspec.json.decode(entry.value, type=_Versioned).version
+        version = msgspec.json.decode(value, type=_Versioned).version
         if version != ROW_VERSION:
-            raise UnknownFormat(f"{entry.key} has version {version}, expected {ROW_VERSION}")
-        row = msgspec.json.decode(entry.value, type=TopicRow)
+            raise UnknownFormat(f"{key} has version {version}, expected {ROW_VERSION}")
+        row = msgspec.json.decode(value, type=TopicRow)
     except msgspec.DecodeError as error:
-        raise CorruptFile(f"{entry.key} is not a valid topic: {error}") from error
+        raise CorruptFile(f"{key} is not a valid topic: {error}") from error
     if row.partitions < 1:
-        raise CorruptFile(f"{entry.key}: partitions must be at least 1, got {row.partitions}")
-    return entry.key.removeprefix(TOPICS_PREFIX), row
+        raise CorruptFile(f"{key}: partitions must be at least 1, got {row.partitions}")
+    return key.removeprefix(TOPICS_PREFIX), row
 
 
 def make_topic_id(

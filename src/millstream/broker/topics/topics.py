@@ -13,6 +13,10 @@ Metadata defines which topics exist, one row for each; the logs follow it. Rules
    left alone, and its name cannot be used, until an operator restores the metadata, removes the
    directory, or has it adopted (`topics.adopt`) under its id.
 
+5. In a cluster, several nodes change the rows. Each node applies the changes of the others as it
+   learns of them. A deleted topic has no row; the nodes that have its records delete them by and by
+   (`deleted_topics.py`). A log without a row is always reported, never adopted.
+
 Changes of one topic run one after the other, each to its end, even if its caller disconnects. State
 in memory is changed only after that on the disk.
 """
@@ -24,15 +28,20 @@ import bisect
 import itertools
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
 from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.topics.configs.topic_config import NO_LIMIT, ConfigChange, TopicConfig
-from millstream.broker.topics.configs.topic_settings import DURABILITY, RETENTION_MS
+from millstream.broker.topics.configs.topic_settings import (
+    DURABILITY,
+    MIN_INSYNC_REPLICAS,
+    RETENTION_MS,
+)
+from millstream.broker.topics.deleted_topics import DeletedTopics, deletion_puts
 from millstream.broker.topics.topic import (
     NO_ID,
     TOPICS_PREFIX,
@@ -48,16 +57,24 @@ from millstream.broker.topics.topic import (
 from millstream.config.schema import BrokerConfig, Durability, LogConfig
 from millstream.errors import (
     CorruptFile,
+    InvalidAssignment,
     InvalidConfig,
     InvalidName,
     InvalidPartitions,
+    InvalidReplication,
     MillstreamError,
     TopicExists,
     Unavailable,
     UnknownTopic,
     UnknownTopicId,
 )
-from millstream.metadata.interface import ABSENT, Compare, Metadata
+from millstream.metadata.interface import (
+    ABSENT,
+    Compare,
+    Metadata,
+    MetadataChange,
+    Watch,
+)
 from millstream.storage.files.names import check_topic
 from millstream.storage.log import Log
 from millstream.storage.store import LogName, Store
@@ -75,6 +92,47 @@ KAFKA_INTERNAL_TOPICS = frozenset(
 PartitionFactory = Callable[[Topic, int], "Partition"]
 
 
+class Replication(NamedTuple):
+    """How a client wants a new topic to be replicated."""
+
+    factor: int | None = None
+    """Replicas of each partition; None for the default."""
+    assignments: tuple[tuple[int, ...], ...] | None = None
+    """The nodes of each partition, if the client chose them."""
+
+
+DEFAULT_REPLICATION = Replication()
+
+
+class SharedTopics(Protocol):
+    """What `Topics` needs to know of the cluster whose nodes share the topics."""
+
+    deleted: DeletedTopics
+
+    def check(self, name: str, config: TopicConfig) -> None:
+        """Raise unless the cluster can replicate a topic with this config."""
+        ...
+
+    def check_replicas(self, row: TopicRow, first: int) -> None:
+        """Raise unless the partitions from `first` on can have the replicas that the row wants."""
+        ...
+
+    async def wait_until_led(self, topic: Topic) -> None:
+        """Return when every partition has a leader, or after a while."""
+        ...
+
+    def nodes_with_replicas(self, topic: Topic) -> Collection[int]:
+        """Return the nodes that may have records of a topic."""
+        ...
+
+
+class _ConcurrentChange(Unavailable):
+    """Another node has changed the topic; this one learns of it in a moment."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"topic {name} was changed concurrently")
+
+
 class Topics:
     """All topics of a node, on top of metadata and logs. One event loop owns them."""
 
@@ -86,7 +144,9 @@ class Topics:
         config: BrokerConfig,
         make_partition: PartitionFactory,
         draw_id: Callable[[], uuid.UUID] = uuid.uuid4,
+        shared: SharedTopics | None = None,
     ) -> None:
+        """Make the topics; `shared` if other nodes of a cluster change them too."""
         self._metadata = metadata
         self._store = store
         self._config = config
@@ -109,13 +169,18 @@ class Topics:
         self._callbacks: list[Callable[[TopicChange], None]] = []
         self.vetoes: list[Callable[[Topic, TopicConfig], None]] = []
         """Called before a config change; each may reject it by raising."""
+        self._shared = shared
+        self._watch: Watch | None = None
 
     # Opening and closing.
 
     async def open(self) -> None:
         """Load all rows, finish interrupted deletions, and adopt logs of an embedded store."""
+        if self._shared is not None:
+            await self._finish_deletions(self._shared)
+            self._watch = self._metadata.watch(TOPICS_PREFIX, self._on_row_change)
         for entry in await self._metadata.list(TOPICS_PREFIX):
-            name, row = decode_row(entry)
+            name, row = decode_row(entry.key, entry.value)
             if row.state == "live":
                 await self._load(name, row, entry.revision)
                 continue
@@ -131,7 +196,7 @@ class Topics:
             config = self._parse(row.configs)
         except InvalidConfig as error:
             raise InvalidConfig(f"topic {name}: {error}") from error
-        if config.durability is Durability.EPHEMERAL:
+        if config.durability is Durability.EPHEMERAL and self._shared is None:
             # Its records are lost and its offsets start again, so it gets a new id.
             row = msgspec.structs.replace(row, id=self.new_id())
             revision = await self._put(name, row, revision)
@@ -147,6 +212,10 @@ class Topics:
             topic = self._topics.get(name)
             count = max(partitions) + 1
             topic_id = self._id_on_disk(name, partitions)
+            if self._shared is not None:
+                if topic is None or topic.id != topic_id:
+                    self._report_unknown(name, topic_id, topic)
+                continue
             if topic_id is not None and (topic is None or topic.id != topic_id):
                 if not self._config.adopt_topics:
                     self._report_unknown(name, topic_id, topic)
@@ -168,13 +237,19 @@ class Topics:
         ids = (log.partition.topic_id for log in logs if log is not None)
         return next(filter(None, ids), None)
 
-    def _report_unknown(self, name: str, topic_id: uuid.UUID, topic: Topic | None) -> None:
+    def _report_unknown(self, name: str, topic_id: uuid.UUID | None, topic: Topic | None) -> None:
         """Report logs whose topic the metadata does not have: it is not up to date."""
         found = "no topic of that name" if topic is None else f"id {topic.id} for that name"
+        owner = "no topic" if topic_id is None else f"the topic with id {topic_id}"
+        remedy = (
+            "restore meta.db, or remove the directory while the node is stopped, or start once with"
+            " topics.adopt = true"
+            if self._shared is None
+            else "remove the directory while the node is stopped"
+        )
         self.unknown[name] = (
-            f"{self._store.topic_directory(name)} belongs to the topic with id {topic_id}, but the"
-            f" metadata has {found}; restore meta.db, or remove the directory while the node is"
-            " stopped, or start once with topics.adopt = true"
+            f"{self._store.topic_directory(name)} belongs to {owner}, but the metadata has {found};"
+            f" {remedy}"
         )
         logger.error("%s", self.unknown[name])
 
@@ -229,6 +304,8 @@ class Topics:
 
     async def close(self) -> None:
         """Complete the changes that were started, and close all partitions."""
+        if self._watch is not None:
+            self._watch.cancel()
         await self._locks.close()
         await _close_all(
             partition for topic in self._topics.values() for partition in topic.partitions
@@ -254,6 +331,20 @@ class Topics:
             raise UnknownTopicId(f"topic with id {topic_id} does not exist")
         return topic
 
+    async def is_deleted(self, name: str, topic_id: uuid.UUID | None) -> bool:
+        """Return whether a topic was deleted, also if another has its name now.
+
+        In a cluster this node may not know a topic yet: there the metadata decide.
+        """
+        topic = self._topics.get(name)
+        if topic is not None and topic_id in (None, topic.id):
+            return False
+        if self._shared is None:
+            return True
+        entry = await self._metadata.get(topic_key(name))
+        row = None if entry is None else decode_row(entry.key, entry.value)[1]
+        return row is None or row.state != "live" or topic_id not in (None, row.id)
+
     def partition(self, name: str, index: int) -> Partition:
         """Return a partition; raises `UnknownTopic` if it does not exist."""
         return self.get(name).partition(index)
@@ -272,6 +363,9 @@ class Topics:
         topic = self._topics.get(name.topic)
         if topic is None or name.partition >= len(topic.partitions):
             return None
+        replica = topic.partitions[name.partition].replica
+        if replica is not None and replica.is_following:
+            return None  # Its leader decides what is deleted.
         return topic.log_config
 
     async def open_log(self, name: LogName) -> Log:
@@ -311,6 +405,8 @@ class Topics:
         partitions: int | None = None,
         configs: Mapping[str, str | None] | None = None,
         topic_id: uuid.UUID | None = None,
+        replication: Replication = DEFAULT_REPLICATION,
+        is_internal: bool = False,
         is_validate_only: bool = False,
     ) -> Topic:
         """Create a topic, or only validate that it could be created.
@@ -322,10 +418,21 @@ class Topics:
         """
         _check_new(name, partitions)
         config = self._parse(configs or {})
-        return await self._locks.run(
+        topic = await self._locks.run(
             name,
-            self._create(name, partitions, config, topic_id, is_validate_only=is_validate_only),
+            self._create(
+                name,
+                partitions,
+                config,
+                topic_id,
+                replication=replication,
+                is_internal=is_internal,
+                is_validate_only=is_validate_only,
+            ),
         )
+        if self._shared is not None and topic.is_created:
+            await self._shared.wait_until_led(topic)
+        return topic
 
     async def _create(
         self,
@@ -334,7 +441,9 @@ class Topics:
         config: TopicConfig,
         topic_id: uuid.UUID | None,
         *,
-        is_validate_only: bool,
+        replication: Replication = DEFAULT_REPLICATION,
+        is_internal: bool = False,
+        is_validate_only: bool = False,
     ) -> Topic:
         if name in self._topics:
             raise TopicExists(f"topic {name!r} already exists")
@@ -342,14 +451,27 @@ class Topics:
             raise CorruptFile(self.unknown[name])
         self._check_collision(name)
         count = self._config.num_partitions if partitions is None else partitions
-        row = TopicRow(id=NO_ID, partitions=count, configs=dict(config.overrides))
+        row = TopicRow(
+            id=NO_ID,
+            partitions=count,
+            configs=dict(config.overrides),
+            replication_factor=replication.factor,
+            assignments=replication.assignments,
+            is_internal=is_internal,
+        )
+        self._check_config(name, config)
+        self._check_replicas(row, 0)
         with self._reserve(name, count):
             if is_validate_only:
                 return Topic(name, row, ABSENT, config)
             if name in self._deleting:
                 await self._finish_deletion(name)
             row = msgspec.structs.replace(row, id=topic_id or self.new_id())
-            topic = Topic(name, row, await self._put(name, row, ABSENT), config)
+            try:
+                topic = Topic(name, row, await self._put(name, row, ABSENT), config)
+            except _ConcurrentChange:
+                await self._apply_stored(name)
+                raise
         self._add(topic)
         self._notify(topic, TopicEvent.CREATED)
         return topic
@@ -362,27 +484,43 @@ class Topics:
             return self.get(name)  # Tools look for these; an empty topic would mislead them.
         try:
             return await self.create(name)
-        except TopicExists:  # Another caller was faster.
+        except (TopicExists, _ConcurrentChange):  # Another caller was faster.
             return self.get(name)
 
     async def put(
-        self, name: str, *, partitions: int | None = None, changes: Sequence[ConfigChange] = ()
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        changes: Sequence[ConfigChange] = (),
+        is_create_only: bool = False,
     ) -> tuple[Topic, bool]:
         """Create a topic, or apply changes to an existing one; also return whether it is new.
 
-        All of it is applied, durably, or nothing. Raises like `create`, except for `TopicExists`;
-        the partitions of an existing topic can be increased, not reduced.
+        All of it is applied, durably, or nothing. Raises like `create`, with `TopicExists` only if
+        `is_create_only`; the partitions of an existing topic can be increased, not reduced.
         """
         _check_new(name, partitions)
-        return await self._locks.run(name, self._create_or_change(name, partitions, changes))
+        topic, is_new = await self._locks.run(
+            name,
+            self._create_or_change(name, partitions, changes, is_create_only=is_create_only),
+        )
+        if self._shared is not None:
+            await self._shared.wait_until_led(topic)
+        return topic, is_new
 
     async def _create_or_change(
-        self, name: str, partitions: int | None, changes: Sequence[ConfigChange]
+        self,
+        name: str,
+        partitions: int | None,
+        changes: Sequence[ConfigChange],
+        *,
+        is_create_only: bool,
     ) -> tuple[Topic, bool]:
         topic = self._topics.get(name)
-        if topic is None:
+        if topic is None or is_create_only:
             config = self._parse({}).changed(changes)
-            return await self._create(name, partitions, config, None, is_validate_only=False), True
+            return await self._create(name, partitions, config, None), True
         config = topic.config.changed(changes)
         self._check_successor(topic, config)
         count = topic.partition_count if partitions is None else partitions
@@ -392,21 +530,52 @@ class Topics:
         return topic, False
 
     async def add_partitions(
-        self, name: str, count: int, *, is_validate_only: bool = False
+        self,
+        name: str,
+        count: int,
+        *,
+        assignments: tuple[tuple[int, ...], ...] | None = None,
+        is_validate_only: bool = False,
     ) -> Topic:
-        """Increase the partitions of a topic to `count`, or only validate that."""
-        return await self._locks.run(
-            name, self._add_partitions(name, count, is_validate_only=is_validate_only)
-        )
+        """Increase the partitions of a topic to `count`, or only validate that.
 
-    async def _add_partitions(self, name: str, count: int, *, is_validate_only: bool) -> Topic:
+        `assignments` are the nodes of each new partition, if the client chose them.
+        """
+        topic = await self._locks.run(
+            name,
+            self._add_partitions(name, count, assignments, is_validate_only=is_validate_only),
+        )
+        if self._shared is not None and not is_validate_only:
+            await self._shared.wait_until_led(topic)
+        return topic
+
+    async def _add_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: tuple[tuple[int, ...], ...] | None = None,
+        *,
+        is_validate_only: bool,
+    ) -> Topic:
         topic = self.get(name)
-        if count <= topic.partition_count:
+        before = topic.partition_count
+        if count <= before:
             raise _cannot_shrink(topic, count)
+        if assignments is not None and len(assignments) != count - before:
+            raise InvalidAssignment(
+                f"{len(assignments)} assignments for {count - before} new partitions"
+            )
+        row = topic.row
+        if assignments is not None:
+            # Partitions that exist keep the replicas that they have.
+            chosen = (row.assignments or ())[:before]
+            chosen += ((),) * (before - len(chosen))
+            row = msgspec.structs.replace(row, assignments=chosen + assignments)
+        self._check_replicas(row, before)
         if is_validate_only:
-            self._check_partition_limit(name, count - topic.partition_count)
+            self._check_partition_limit(name, count - before)
         else:
-            await self._change(topic, count, topic.config)
+            await self._change(topic, count, topic.config, row.assignments)
         return topic
 
     def _check_collision(self, name: str) -> None:
@@ -472,21 +641,34 @@ class Topics:
 
     # Deleting.
 
-    async def delete(self, name: str, *, topic_id: uuid.UUID | None = None) -> Topic:
+    async def delete(
+        self, name: str, *, topic_id: uuid.UUID | None = None, is_internal: bool = False
+    ) -> Topic:
         """Delete a topic and all its records; it does not exist for anyone when this returns.
 
         With an id, only the topic with that id is deleted, not one that was created under its name
         since. If this raises `StorageFailed`, the topic is deleted too, and the rest of its data is
         deleted when the node starts again, or before the name is used again.
         """
-        return await self._locks.run(name, self._delete(name, topic_id))
+        return await self._locks.run(name, self._delete(name, topic_id, is_internal=is_internal))
 
-    async def _delete(self, name: str, topic_id: uuid.UUID | None) -> Topic:
+    async def _delete(self, name: str, topic_id: uuid.UUID | None, *, is_internal: bool) -> Topic:
         topic = self.get(name)
+        if topic.is_internal != is_internal:
+            raise InvalidName(f"topic {name} is internal to the cluster and cannot be deleted")
         if topic_id not in (None, topic.id):
             raise UnknownTopicId(f"topic {name!r} has id {topic.id}, got {topic_id}")
+        if self._shared is not None:
+            await self._delete_shared(topic, self._shared)
+            return topic
         row = msgspec.structs.replace(topic.row, state="deleting")
         self._deleting[name] = await self._put(name, row, topic.revision)
+        await self._retire(topic)
+        await self._finish_deletion(name)
+        return topic
+
+    async def _retire(self, topic: Topic) -> None:
+        """Forget a topic that was deleted, durably."""
         self._remove(topic)
         for partition in topic.partitions:
             partition.delete()
@@ -494,8 +676,6 @@ class Topics:
         # Callers that are opening a partition get as far as the store, which then waits for them;
         # later, they would create the log of a deleted topic.
         await asyncio.sleep(0)
-        await self._finish_deletion(name)
-        return topic
 
     async def _finish_deletion(self, name: str) -> None:
         await self._store.delete(name)
@@ -504,21 +684,132 @@ class Topics:
             raise Unavailable(f"topic {name} was changed concurrently")
         del self._deleting[name]
 
+    # Changes by other nodes of the cluster.
+
+    async def _delete_shared(self, topic: Topic, shared: SharedTopics) -> None:
+        key = topic_key(topic.name)
+        revision = await self._metadata.transact(
+            compares=[Compare(key, topic.revision)],
+            puts=deletion_puts(topic.id, topic.name, shared.nodes_with_replicas(topic)),
+            deletes=[key],
+        )
+        if revision is None:
+            raise _ConcurrentChange(topic.name)
+        await self._retire(topic)
+        await self._delete_records(topic.name, topic.id, shared)
+
+    async def _delete_records(self, name: str, topic_id: uuid.UUID, shared: SharedTopics) -> None:
+        """Delete the records of a deleted topic on this node, and let the cluster know."""
+        try:
+            await self._store.delete(name)
+            await shared.deleted.confirm(topic_id)
+        except MillstreamError as error:  # The row stays, and the next start finishes this.
+            logger.error("topic %s was deleted, but some of its data is left: %s", name, error)  # noqa: TRY400
+
+    async def _finish_deletions(self, shared: SharedTopics) -> None:
+        """Delete records of topics that were deleted while this node was down."""
+        on_disk: dict[str, list[int]] = {}
+        for log_name in self._store.names():
+            on_disk.setdefault(log_name.topic, []).append(log_name.partition)
+        for topic_id, name in (await shared.deleted.pending()).items():
+            if name in on_disk and self._id_on_disk(name, on_disk[name]) == topic_id:
+                await self._delete_records(name, topic_id, shared)
+            else:
+                await shared.deleted.confirm(topic_id)
+
+    def _on_row_change(self, change: MetadataChange) -> None:
+        """Apply a change after those of this node that run now; the lock keeps the order."""
+        name = change.key.removeprefix(TOPICS_PREFIX)
+        self._locks.start(name, self._apply(name, change))
+
+    async def _apply_stored(self, name: str) -> None:
+        """Apply the row that another node has just put: its notification is on the way."""
+        entry = await self._metadata.get(topic_key(name))
+        if entry is not None and self._shared is not None:
+            await self._apply(name, MetadataChange(entry.key, entry.value, entry.revision))
+
+    async def _apply(self, name: str, change: MetadataChange) -> None:
+        topic = self._topics.get(name)
+        if topic is not None and change.revision <= topic.revision:
+            return  # A change that this node made itself, or learned in another way.
+        row = None
+        if change.value is not None:
+            _, row = decode_row(change.key, change.value)
+        if topic is not None and (row is None or row.id != topic.id):
+            await self._retire(topic)
+            if self._shared is not None:
+                await self._delete_records(name, topic.id, self._shared)
+            topic = None
+        if row is None:
+            return
+        config = self._parse(row.configs)
+        if topic is None:
+            topic = Topic(name, row, change.revision, config)
+            self._add(topic)
+            self._notify(topic, TopicEvent.CREATED)
+            return
+        more = row.partitions - topic.partition_count
+        is_altered = config != topic.config
+        topic.row, topic.config, topic.revision = row, config, change.revision
+        if more > 0:
+            self._partition_count += more
+            self._create_partitions(topic)
+            self._notify(topic, TopicEvent.GROWN)
+        if is_altered:
+            await self._reconfigure(topic, config)
+            self._notify(topic, TopicEvent.ALTERED)
+
     # Shared by all changes.
 
     def _check_successor(self, topic: Topic, config: TopicConfig) -> None:
         """Raise unless the topic can get `config`, and nobody objects."""
+        if topic.is_internal:
+            raise InvalidName(f"topic {topic.name} is internal to the cluster, and is not changed")
         topic.config.check_successor(config)
+        self._check_config(topic.name, config)
         for veto in self.vetoes:
             veto(topic, config)
 
-    async def _change(self, topic: Topic, count: int, config: TopicConfig) -> None:
+    def _check_replicas(self, row: TopicRow, first: int) -> None:
+        """Raise unless the partitions from `first` on can have the replicas that the row wants."""
+        if self._shared is not None:
+            self._shared.check_replicas(row, first)
+            return
+        for replicas in (row.assignments or ())[first:]:
+            if replicas != (self._config.node_id,):
+                raise InvalidAssignment(
+                    f"replicas must be on nodes [{self._config.node_id}], got {list(replicas)}"
+                )
+        if (row.replication_factor or 1) != 1:
+            raise InvalidReplication(
+                f"replication factor must be 1, got {row.replication_factor}: there is one node"
+            )
+
+    def _check_config(self, name: str, config: TopicConfig) -> None:
+        """Raise unless partitions can be replicated with this config."""
+        if self._shared is not None:
+            self._shared.check(name, config)
+            return
+        min_insync = config.overrides.get(MIN_INSYNC_REPLICAS, "1")
+        if int(min_insync) > 1:
+            raise InvalidConfig(
+                f"{MIN_INSYNC_REPLICAS} must be 1 on a lone node, where a partition has one"
+                f" replica, got {min_insync}"
+            )
+
+    async def _change(
+        self,
+        topic: Topic,
+        count: int,
+        config: TopicConfig,
+        assignments: tuple[tuple[int, ...], ...] | None = None,
+    ) -> None:
         """Set the number of partitions and the config of a topic in one step."""
         more = count - topic.partition_count
         is_altered = config != topic.config
         if more:
             with self._reserve(topic.name, more):
-                await self._replace_row(topic, count, config)
+                await self._replace_row(topic, count, config, assignments)
             self._partition_count += more
             self._create_partitions(topic)
             self._notify(topic, TopicEvent.GROWN)
@@ -530,8 +821,19 @@ class Topics:
             if self._store.health.full():  # The change may be meant to free space.
                 self._store.maintenance.trim_now()
 
-    async def _replace_row(self, topic: Topic, count: int, config: TopicConfig) -> None:
-        row = msgspec.structs.replace(topic.row, partitions=count, configs=dict(config.overrides))
+    async def _replace_row(
+        self,
+        topic: Topic,
+        count: int,
+        config: TopicConfig,
+        assignments: tuple[tuple[int, ...], ...] | None = None,
+    ) -> None:
+        row = msgspec.structs.replace(
+            topic.row,
+            partitions=count,
+            configs=dict(config.overrides),
+            assignments=assignments or topic.row.assignments,
+        )
         topic.revision = await self._put(topic.name, row, topic.revision)
         topic.row, topic.config = row, config
 
@@ -549,7 +851,7 @@ class Topics:
             compares=[Compare(key, revision)], puts={key: encode_row(row)}
         )
         if new_revision is None:
-            raise Unavailable(f"topic {name} was changed concurrently")
+            raise _ConcurrentChange(name)
         return new_revision
 
     def _parse(self, configs: Mapping[str, str | None]) -> TopicConfig:

@@ -1,4 +1,7 @@
-"""Transaction coordinator: all transactional ids of a single node.
+"""Transaction coordinator: the transactional ids of one internal partition.
+
+A lone node has one for all ids, the nodes of a cluster one for each internal partition that they
+lead (`transaction_coordinators.py`).
 
 The life of a transaction, and what is durable when:
 
@@ -19,15 +22,17 @@ different ids concurrently. A request that was started is completed even if its 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TypeVar
 
 from millstream.broker.groups.group import check_group_id
+from millstream.broker.state.internal_partitions import LONE_EPOCH
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.transactions import state_machine
-from millstream.broker.transactions.marker_writer import MarkedGroups, MarkedTopics, MarkerWriter
+from millstream.broker.transactions.marker_sender import LocalMarkers, MarkedTopics, MarkerSender
+from millstream.broker.transactions.marker_writer import MarkedGroups, MarkerWriter
 from millstream.broker.transactions.producer_ids import ProducerIds
 from millstream.broker.transactions.publication import PublicationProposal, PublicationResult
 from millstream.broker.transactions.publications import PublicationClock, Publications
@@ -35,16 +40,19 @@ from millstream.broker.transactions.transaction import TransactionMetadata, Tran
 from millstream.broker.transactions.transaction_publisher import TransactionPublisher
 from millstream.broker.transactions.transaction_slot import TransactionSlot
 from millstream.broker.transactions.transaction_store import TransactionStore
+from millstream.broker.transactions.transaction_verifier import (
+    NO_PARTS,
+    TransactionParts,
+    ensure_partitions,
+    not_part,
+)
 from millstream.clock import Clock, Timers
 from millstream.config.schema import BrokerConfig
 from millstream.errors import (
-    InvalidProducerEpoch,
     InvalidProducerMapping,
     InvalidRequest,
-    InvalidTransactionState,
     InvalidTransactionTimeout,
-    ProducerFenced,
-    TransactionAborted,
+    MillstreamError,
     UnknownTransaction,
 )
 from millstream.records.topic_partition import TopicPartition
@@ -59,7 +67,7 @@ NO_PRODUCER = -1
 
 
 class TransactionCoordinator:
-    """Coordinates all transactional ids. One event loop owns it; call `start` first."""
+    """Coordinates transactional ids. One event loop owns it; call `start` first."""
 
     def __init__(
         self,
@@ -72,7 +80,10 @@ class TransactionCoordinator:
         retention_clock: PublicationClock,
         timers: Timers,
         config: BrokerConfig,
+        markers: MarkerSender | None = None,
+        epoch: int = LONE_EPOCH,
     ) -> None:
+        """Make the coordinator; `markers` if other nodes lead partitions too."""
         self._topics = topics
         self._producer_ids = producer_ids
         self._clock = clock
@@ -83,7 +94,7 @@ class TransactionCoordinator:
         """The last publication of each publisher."""
         self._store = TransactionStore(
             state_log,
-            MarkerWriter(topics, groups, timers),
+            MarkerWriter(markers or LocalMarkers(topics), groups, timers, coordinator_epoch=epoch),
             self.publications,
             clock=clock,
             timers=timers,
@@ -91,9 +102,19 @@ class TransactionCoordinator:
         )
         self._publisher = TransactionPublisher(self._store, clock)
 
-    def start(self) -> None:
-        """Load the state log; transactions that were ending continue in the background."""
-        self._store.start()
+    async def start(self) -> None:
+        """Load the state log; transactions that were ending continue in the background.
+
+        Other work of the event loop runs in between. Serve no request before this returns.
+        """
+        await self._store.start()
+
+    def depose(self, error: MillstreamError) -> None:
+        """Refuse requests, and stop writing markers: this node is not the coordinator any more.
+
+        Requests that wait for the log fail with it.
+        """
+        self._store.depose(error)
 
     async def close(self) -> None:
         """Complete what was started, except for markers: they are written after the next start.
@@ -167,39 +188,30 @@ class TransactionCoordinator:
         for partition in added:
             self._topics.partition(partition.topic, partition.partition)
         producer = TransactionProducer(producer_id, producer_epoch)
-        await self._store.run(self._add(transactional_id, producer, partitions=added))
+        await self._store.run(self._add(transactional_id, producer, TransactionParts(added)))
 
     async def add_offsets(
         self, transactional_id: str, producer_id: int, producer_epoch: int, group_id: str
     ) -> None:
         """Add a group's offsets to the transaction, and begin one if none is open."""
-        groups = frozenset({check_group_id(group_id)})
+        parts = TransactionParts(groups=frozenset({check_group_id(group_id)}))
         producer = TransactionProducer(producer_id, producer_epoch)
-        await self._store.run(self._add(transactional_id, producer, groups=groups))
+        await self._store.run(self._add(transactional_id, producer, parts))
 
     async def _add(
-        self,
-        transactional_id: str,
-        producer: TransactionProducer,
-        *,
-        partitions: frozenset[TopicPartition] = frozenset(),
-        groups: frozenset[str] = frozenset(),
+        self, transactional_id: str, producer: TransactionProducer, parts: TransactionParts
     ) -> None:
         async with self._turn(transactional_id) as slot:
-            await self._add_locked(slot, producer, partitions, groups)
+            await self._add_locked(slot, producer, parts)
 
     async def _add_locked(
-        self,
-        slot: TransactionSlot,
-        producer: TransactionProducer,
-        partitions: frozenset[TopicPartition],
-        groups: frozenset[str],
+        self, slot: TransactionSlot, producer: TransactionProducer, parts: TransactionParts
     ) -> None:
         transaction = state_machine.add(
             slot.transaction,
             producer,
-            partitions=partitions,
-            groups=groups,
+            partitions=parts.partitions,
+            groups=parts.groups,
             now_ms=self._clock.wall_ms(),
         )
         if (count := len(transaction.groups)) > GROUPS_MAX:
@@ -221,7 +233,7 @@ class TransactionCoordinator:
 
         Returns the result of `stage`. The transaction does not end in the meantime. If the group is
         not part of it yet, `may_add` adds it (KIP-890); otherwise that is an error, see
-        `ensure_partitions`.
+        `TransactionCoordinators.ensure_partitions`.
         """
         groups = frozenset({check_group_id(group_id)})
         producer = TransactionProducer(producer_id, producer_epoch)
@@ -231,8 +243,8 @@ class TransactionCoordinator:
                 if not (
                     state_machine.check(slot.transaction, producer).groups >= groups or may_add
                 ):
-                    raise _not_part(f"group {group_id!r}", is_abortable=is_abortable)
-                await self._add_locked(slot, producer, frozenset(), groups)
+                    raise not_part(f"group {group_id!r}", is_abortable=is_abortable)
+                await self._add_locked(slot, producer, TransactionParts(groups=groups))
                 return await stage()
 
         return await self._store.run(work())
@@ -293,21 +305,39 @@ class TransactionCoordinator:
         return max(ids, default=-1)
 
     def is_ongoing(self, producer_id: int, producer_epoch: int, topic: str, partition: int) -> bool:
-        """Return, without waiting, whether a batch of this producer may be appended here.
-
-        Call this for every transactional batch, in the turn of the event loop in which it is
-        appended: that keeps a fenced producer out of partitions that its successor did not write
-        to.
-        """
+        """Return, without waiting, whether a partition is part of the producer's transaction."""
         slot = self._store.ongoing.get(producer_id)
         return slot is not None and slot.has(producer_epoch, (topic, partition))
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer: TransactionProducer,
+        parts: TransactionParts,
+        *,
+        may_add: bool,
+    ) -> TransactionParts:
+        """Return those of `parts` that are not part of the producer's open transaction.
+
+        With `may_add`, they are added to it (KIP-890), and none is returned.
+        """
+        if may_add:
+            for partition in parts.partitions:
+                self._topics.partition(*partition)
+            await self._store.run(self._add(transactional_id, producer, parts))
+            return NO_PARTS
+        async with self._turn(transactional_id) as slot:
+            transaction = state_machine.check(slot.transaction, producer)
+            return TransactionParts(
+                parts.partitions - transaction.partitions, parts.groups - transaction.groups
+            )
 
     async def ensure_partitions(
         self,
         transactional_id: str | None,
         producer_id: int,
         producer_epoch: int,
-        partitions: Collection[tuple[str, int]],
+        partitions: Iterable[tuple[str, int]],
         *,
         may_add: bool,
         is_abortable: bool = False,
@@ -315,26 +345,20 @@ class TransactionCoordinator:
         """Return when `is_ongoing` is true for all of `partitions`, or was for a moment.
 
         The transaction may be ended before the caller gets its turn of the event loop, so check
-        again there.
-
-        `may_add` adds missing partitions (KIP-890, Produce 12 and later). Otherwise they are an
-        error: `TransactionAborted` for clients that answer it with an abort (`is_abortable`,
-        Produce 11), `InvalidTransactionState` for older ones. Without a transactional id, that of
-        the producer's open transaction is used.
+        again there. Without a transactional id, that of the producer's open transaction is used.
         """
-        producer = TransactionProducer(producer_id, producer_epoch)
-        try:
+        if transactional_id is None:
+            transactional_id, may_add = self.id_of(producer_id), False
             if transactional_id is None:
-                transactional_id = self._id_of(producer_id)
-            elif may_add:
-                await self.add_partitions(transactional_id, *producer, partitions)
-                return
-            missing = await self.missing_partitions(transactional_id, *producer, partitions)
-        except ProducerFenced as error:
-            raise InvalidProducerEpoch(str(error)) from error  # What producers expect here.
-        if missing:
-            topic, partition = min(missing)
-            raise _not_part(f"partition {topic}-{partition}", is_abortable=is_abortable)
+                raise InvalidProducerMapping(f"producer {producer_id} has no open transaction")
+        await ensure_partitions(
+            self,
+            transactional_id,
+            TransactionProducer(producer_id, producer_epoch),
+            partitions,
+            may_add=may_add,
+            is_abortable=is_abortable,
+        )
 
     async def missing_partitions(
         self,
@@ -344,18 +368,16 @@ class TransactionCoordinator:
         partitions: Iterable[tuple[str, int]],
     ) -> set[tuple[str, int]]:
         """Return the `partitions` that are not part of the producer's open transaction."""
-        async with self._turn(transactional_id) as slot:
-            transaction = state_machine.check(
-                slot.transaction, TransactionProducer(producer_id, producer_epoch)
-            )
-            return {
-                partition for partition in partitions if partition not in transaction.partitions
-            }
+        parts = TransactionParts(frozenset(TopicPartition(*each) for each in partitions))
+        producer = TransactionProducer(producer_id, producer_epoch)
+        missing = await self.verify(transactional_id, producer, parts, may_add=False)
+        return set(missing.partitions)
 
     # Inspection.
 
     def describe(self, transactional_id: str) -> TransactionMetadata:
         """Return the state of an id; while it is ending, with the partitions without a marker."""
+        self._store.check_led()
         slot = self._store.slots.get(_check_id(transactional_id))
         if slot is None or slot.transaction is None:
             raise UnknownTransaction(f"transactional id {transactional_id!r} is unknown")
@@ -371,11 +393,10 @@ class TransactionCoordinator:
     def _turn(self, transactional_id: str) -> AbstractAsyncContextManager[TransactionSlot]:
         return self._store.lock(self._store.slot(_check_id(transactional_id)))
 
-    def _id_of(self, producer_id: int) -> str:
+    def id_of(self, producer_id: int) -> str | None:
+        """Return the transactional id of a producer's open transaction, if it is one of these."""
         slot = self._store.ongoing.get(producer_id)
-        if slot is None:
-            raise InvalidProducerMapping(f"producer {producer_id} has no open transaction")
-        return slot.transactional_id
+        return None if slot is None else slot.transactional_id
 
     async def _fresh_id(self, slot: TransactionSlot) -> int | None:
         if state_machine.needs_fresh_id(slot.transaction):
@@ -387,8 +408,3 @@ def _check_id(transactional_id: str) -> str:
     if not transactional_id:
         raise InvalidRequest("transactional id must not be empty")
     return transactional_id
-
-
-def _not_part(what: str, *, is_abortable: bool) -> InvalidTransactionState | TransactionAborted:
-    kind = TransactionAborted if is_abortable else InvalidTransactionState
-    return kind(f"{what} is not part of the transaction")

@@ -1,8 +1,9 @@
 """Marker writer: tells the partitions and groups of a transaction its outcome.
 
 The outcome is durable before the first marker is written, so writing can only go forward. On any
-obstacle (a full disk, a partition that is offline) it waits and tries again, also after a restart.
-Every step may be repeated: a second marker ends nothing, and changes nothing for readers.
+obstacle (a full disk, a partition that is offline or has another leader now) it waits and tries
+again, also after a restart. Every step may be repeated: a second marker ends nothing, and changes
+nothing for readers.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Protocol
+from typing import Protocol
 
+from millstream.broker.transactions.marker_sender import MarkerSender, ProducerMarker
 from millstream.broker.transactions.transaction import TransactionMetadata
 from millstream.clock import Timers
 from millstream.errors import InvalidProducerEpoch, MillstreamError, UnknownLog, UnknownTopic
@@ -19,49 +21,14 @@ from millstream.records.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-COORDINATOR_EPOCH = 0
-"""Counts the coordinators of an id; on a single node there is only one."""
-
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 5.0
 """Between attempts, doubled each time. Writes have to resume within 10 s after disk space is
 freed."""
 
 
-class MarkerAppender(Protocol):
-    """The part of `PartitionAppender` that this module needs."""
-
-    async def append_marker(
-        self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int
-    ) -> Any:
-        """End the producer's transaction here; return when that is committed to the log."""
-        ...
-
-
-class MarkedPartition(Protocol):
-    """The part of `Partition` that this module needs."""
-
-    @property
-    def appender(self) -> MarkerAppender: ...
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it can be appended to."""
-        ...
-
-    async def open(self) -> None: ...
-
-
-class MarkedTopics(Protocol):
-    """The part of `Topics` that this module needs."""
-
-    def partition(self, name: str, index: int) -> MarkedPartition:
-        """Return a partition, or raise `UnknownTopic`."""
-        ...
-
-
 class MarkedGroups(Protocol):
-    """The part of `GroupCoordinator` that this module needs."""
+    """The part of `GroupCoordinators` that this module needs."""
 
     async def finish_transaction(
         self, producer_id: int, producer_epoch: int, group_ids: Collection[str], *, is_commit: bool
@@ -73,10 +40,13 @@ class MarkedGroups(Protocol):
 class MarkerWriter:
     """Writes the outcome of transactions to partitions and groups."""
 
-    def __init__(self, topics: MarkedTopics, groups: MarkedGroups, timers: Timers) -> None:
-        self._topics = topics
+    def __init__(
+        self, sender: MarkerSender, groups: MarkedGroups, timers: Timers, *, coordinator_epoch: int
+    ) -> None:
+        self._sender = sender
         self._groups = groups
         self._timers = timers
+        self._coordinator_epoch = coordinator_epoch
 
     async def write(self, transaction: TransactionMetadata, unmarked: set[TopicPartition]) -> None:
         """Return when all partitions in `unmarked` and all groups know the outcome, durably.
@@ -96,31 +66,23 @@ class MarkerWriter:
         partition: TopicPartition,
         unmarked: set[TopicPartition],
     ) -> None:
-        await self._retry(
-            f"{partition.topic}-{partition.partition}", self._marking(transaction, partition)
+        marker = ProducerMarker(
+            transaction.producer.id,
+            transaction.producer.epoch,
+            self._coordinator_epoch,
+            transaction.is_commit,
         )
-        unmarked.discard(partition)
 
-    def _marking(
-        self, transaction: TransactionMetadata, topic_partition: TopicPartition
-    ) -> Callable[[], Awaitable[None]]:
         async def mark() -> None:
             try:
-                partition = self._topics.partition(topic_partition.topic, topic_partition.partition)
-                if not partition.is_open:
-                    await partition.open()
-                await partition.appender.append_marker(
-                    transaction.producer.id,
-                    transaction.producer.epoch,
-                    is_commit=transaction.is_commit,
-                    coordinator_epoch=COORDINATOR_EPOCH,
-                )
+                await self._sender.write(partition, marker)
             except (UnknownTopic, UnknownLog):
                 return  # The topic was deleted, and its part of the transaction with it.
             except InvalidProducerEpoch:
                 return  # The partition has a newer epoch: this transaction is not open there.
 
-        return mark
+        await self._retry(f"{partition.topic}-{partition.partition}", mark)
+        unmarked.discard(partition)
 
     async def _finish_groups(self, transaction: TransactionMetadata) -> None:
         async def finish() -> None:

@@ -94,5 +94,5 @@ class Publication:
     publisher: str
     sequence: int
     update_ms: int
-    """The time of the publication, by the retention clock; decides only when the publisher is
-    forgotten."""
+    """The time of the publication, by the clock of `Publications`; decides only when the publisher
+    is forgotten."""

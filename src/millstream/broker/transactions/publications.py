@@ -1,4 +1,4 @@
-"""All publishers of a node, and the last publication of each."""
+"""All publishers of a coordinator, and the last publication of each."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from millstream.broker.state.state_clock import StateClock
 from millstream.broker.transactions.publication import NO_SEQUENCE, Publication
 from millstream.errors import LogOffline
 
 
 class PublicationClock(Protocol):
-    """The retention clock of a `Store`: nobody can set it, and it continues over restarts.
+    """The retention clock of a `Store`, or in a cluster a `StateClock`.
 
-    A publication that is remembered is what prevents a repeated commit, so no wall clock may decide
-    when it is forgotten.
+    Nobody can set it, and it continues over restarts and changes of the coordinator. A publication
+    that is remembered is what prevents a repeated commit, so no wall clock may decide when it is
+    forgotten.
     """
 
     def now_ms(self) -> int: ...
@@ -74,6 +76,11 @@ class Publications:
     def now_ms(self) -> int:
         """Return the `update_ms` of a publication that is made now."""
         return self._clock.now_ms()
+
+    async def save_clock(self) -> None:
+        """Store the time by which publications age, if the state log keeps it."""
+        if isinstance(self._clock, StateClock):
+            await self._clock.save()
 
     def load(self, publication: Publication) -> None:
         """Add a publication from the state log."""

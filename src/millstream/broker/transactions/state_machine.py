@@ -23,8 +23,10 @@ Producer id and epoch alone decide who may act for the transactional id:
    fencing; after that a client gets a fresh producer id with epoch 0.
 
 With KIP-890 the client gets a new epoch with every end, here called bumping: a delayed request of
-one transaction has an epoch that the next one rejects. Older clients keep their epoch, and have
-only the guarantee that Kafka gave them.
+one transaction has an epoch that the next one rejects. Clients that send an EndTxn before version 5
+keep their epoch: its response has no field for a new one, they would go on with the old one, and
+that would be fenced. What protects their next transaction is that the batches of an ended one are
+no duplicates of its batches (`partition/producers`).
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
+from millstream.broker.fair_iteration import ITEMS_PER_TURN, iterate_fairly
 from millstream.broker.transactions import state_machine
-from millstream.broker.transactions.fair_iteration import ITEMS_PER_TURN, iterate_fairly
 from millstream.broker.transactions.publication import (
     CLIENT_ID_LENGTH_MAX,
     Publication,

@@ -1,4 +1,4 @@
-"""Store of a node's transactional ids: every change is durable before it takes effect.
+"""Store of a coordinator's transactional ids: every change is durable before it takes effect.
 
     store ──► durable ──► in effect ─┬─ open:    a timer will abort it
                                      ├─ ending:  markers are being written; then "complete"
@@ -24,9 +24,10 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapp
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
+from millstream.broker.fair_iteration import iterate_fairly
+from millstream.broker.state.state_clock import CLOCK_KEY
 from millstream.broker.state.state_log import StateEntry, StateLog
 from millstream.broker.transactions import state_machine
-from millstream.broker.transactions.fair_iteration import iterate_fairly
 from millstream.broker.transactions.marker_writer import RETRY_S_MAX, MarkerWriter
 from millstream.broker.transactions.publication import Publication
 from millstream.broker.transactions.publication_record import (
@@ -44,6 +45,7 @@ from millstream.errors import (
     InvalidProducerMapping,
     LogOffline,
     MillstreamError,
+    NotCoordinatorAnymore,
     RequestError,
     Stopping,
     Unavailable,
@@ -89,14 +91,21 @@ class TransactionStore:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._endings: set[asyncio.Task[Any]] = set()
         self._sweeping: Timer | None = None
-        self._is_closed = False
+        self._refusal: MillstreamError | None = None
+        """Why requests are refused, once they are."""
+        self._is_deposed = False
 
-    def start(self) -> None:
-        """Load the state log; transactions that were ending continue in the background."""
+    async def start(self) -> None:
+        """Load the state log; transactions that were ending continue in the background.
+
+        Other work of the event loop runs in between. Serve no request before this returns.
+        """
         now_ms, now = self._clock.wall_ms(), self._clock.monotonic()
-        for key, value in self._state_log.entries.items():
+        async for key, value in iterate_fairly(list(self._state_log.entries.items())):
             if is_publication_key(key):
                 self.publications.load(decode_publication(key, value))
+                continue
+            if key == CLOCK_KEY:
                 continue
             transaction = decode(key, value)
             idle_s = max(0, now_ms - transaction.update_ms) / 1000
@@ -107,7 +116,14 @@ class TransactionStore:
 
     async def close(self) -> None:
         """Complete what was started, except for markers: they are written after the next start."""
-        self._is_closed = True
+        self.stop(Stopping("the node is stopping"))
+        await asyncio.gather(*self._tasks, *self._endings, return_exceptions=True)
+
+    def stop(self, refusal: MillstreamError) -> None:
+        """Refuse requests, and stop writing markers."""
+        if self._refusal is not None:
+            return
+        self._refusal = refusal
         if self._sweeping is not None:
             self._sweeping.cancel()
         for ending in self._endings:
@@ -115,7 +131,16 @@ class TransactionStore:
         for slot in self.slots.values():
             slot.cancel_timer()
             slot.set_settled()
-        await asyncio.gather(*self._tasks, *self._endings, return_exceptions=True)
+
+    def depose(self, error: MillstreamError) -> None:
+        """Do the same because this node is not the coordinator any more."""
+        self._is_deposed = True
+        self.stop(error)
+
+    def check_led(self) -> None:
+        """Raise if this node is not the coordinator any more, so that its state is outdated."""
+        if self._is_deposed and self._refusal is not None:
+            raise self._refusal
 
     # Locking.
 
@@ -171,14 +196,17 @@ class TransactionStore:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` to its end, even if the caller stops waiting."""
-        if self._is_closed:
+        if self._refusal is not None:
             work.close()
-            raise Stopping("the node is stopping")
-        return await asyncio.shield(_spawn(work, self._tasks))
+            raise self._refusal
+        result = await asyncio.shield(_spawn(work, self._tasks))
+        if self._is_deposed:  # Only the next coordinator knows whether it took effect.
+            raise NotCoordinatorAnymore(str(self._refusal))
+        return result
 
     def _check_usable(self, slot: TransactionSlot) -> None:
-        if self._is_closed:
-            raise Stopping("the node is stopping")
+        if self._refusal is not None:
+            raise self._refusal
         if slot.is_uncertain:
             raise LogOffline(
                 f"transactional id {slot.transactional_id!r} could not be stored; its state on the"
@@ -242,7 +270,7 @@ class TransactionStore:
             self.ongoing[transaction.producer.id] = slot
         else:
             slot.cancel_timer()
-        if self._is_closed:
+        if self._refusal is not None:
             return
         if transaction.is_ongoing and slot.timer is None:
             self._set_timer(slot, transaction.timeout_ms / 1000)
@@ -311,6 +339,10 @@ class TransactionStore:
 
     async def _sweep(self) -> None:
         """Forget ids and publishers that have not been used for a long time."""
+        try:
+            await self.publications.save_clock()
+        except MillstreamError as error:  # Publications live longer.
+            logger.warning("the time of publications was not stored: %s", error)
         expired = [slot for slot in self.slots.values() if self._is_expired(slot)]
         for start in range(0, len(expired), SWEEP_BATCH_SIZE):
             await asyncio.gather(*map(self._forget, expired[start : start + SWEEP_BATCH_SIZE]))

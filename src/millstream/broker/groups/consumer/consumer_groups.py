@@ -102,6 +102,7 @@ class ConsumerGroups:
 
     def describe(self, group_id: str) -> ConsumerGroupDescription:
         """Describe a consumer group; raises `UnknownGroup`."""
+        self._registry.check_led()
         group = self._existing(group_id)
         members = sorted(group.members.values(), key=lambda member: member.joined_epoch)
         return ConsumerGroupDescription(

@@ -113,6 +113,20 @@ class CommittedOffsets:
         """Return the ids of all groups that have committed or staged offsets."""
         return sorted({*self._groups, *(key.group_id for key in self._producers)})
 
+    def topics(self) -> set[tuple[str, uuid.UUID | None]]:
+        """Return all topics of which offsets are committed or pending, with their ids if known."""
+        committed = (
+            (partition.topic, each.offset.topic_id)
+            for offsets in self._groups.values()
+            for partition, each in offsets.items()
+        )
+        pending = (
+            (key.partition.topic, each.offset.topic_id)
+            for staged in self._pending.values()
+            for key, each in staged.items()
+        )
+        return {*committed, *pending}
+
     def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """Return all offsets committed by a group."""
         return self._groups.get(group_id, _NOTHING)

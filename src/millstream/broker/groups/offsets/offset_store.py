@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,14 @@ DELETIONS_PER_TURN = 10_000
 """Offsets of deleted topics in one put: far below the size limit of a put."""
 
 
+class PendingVerification:
+    """A transaction that is being verified, to stage its offsets."""
+
+    def __init__(self) -> None:
+        self.is_outdated = False
+        """Whether a transaction of the producer was finished meanwhile."""
+
+
 class OffsetStore:
     """The offsets of all groups. Owned by one event loop."""
 
@@ -45,6 +54,8 @@ class OffsetStore:
         self._clock = clock
         self._order = 0
         self._in_flight: dict[OffsetKey | PendingOffsetKey, asyncio.Future[None]] = {}
+        self._verifying: dict[int, list[PendingVerification]] = {}
+        """Of producers whose transactions are being verified, to stage offsets."""
 
     def load(self, parts: list[Any], value: bytes) -> None:
         """Load an entry of the state log, whose key has these parts."""
@@ -97,10 +108,29 @@ class OffsetStore:
         ]
         return self.put(changes)
 
+    @contextmanager
+    def verification(self, producer_id: int) -> Iterator[PendingVerification]:
+        """Notice whether a transaction of the producer is finished here while the block runs.
+
+        The coordinator of the transaction may be another node, so the transaction may end between
+        its answer and the staging. Offsets that are staged then would be pending forever.
+        """
+        verification = PendingVerification()
+        running = self._verifying.setdefault(producer_id, [])
+        running.append(verification)
+        try:
+            yield verification
+        finally:
+            running.remove(verification)
+            if not running and self._verifying.get(producer_id) is running:
+                del self._verifying[producer_id]
+
     async def finish(
         self, producer_id: int, producer_epoch: int, group_ids: Collection[str], *, is_commit: bool
     ) -> None:
         """End a transaction for these groups. Idempotent."""
+        for verification in self._verifying.pop(producer_id, ()):
+            verification.is_outdated = True
         await self._wait_in_flight(lambda key: _is_pending_of(key, producer_id))
         while True:
             changes = self._next_changes_to_finish(

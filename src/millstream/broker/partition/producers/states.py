@@ -199,6 +199,16 @@ class ProducerStates:
         entry = self._entries.get(header.producer_id)
         self._put(header.producer_id, with_batch(entry, header, header.base_offset, now_ms))
 
+    def replay_uncommitted(
+        self, header: BatchHeader, marker: Marker | None, *, now_ms: int
+    ) -> None:
+        """Record a batch from the log that may still be taken back, without checks."""
+        entry = self._entries.get(header.producer_id)
+        self._uncommitted.append((header.base_offset, header.producer_id, entry))
+        if marker is not None and entry is not None and entry.is_in_transaction:
+            self._ending.append((header.base_offset, entry.first_offset))
+        self.replay(header, marker, now_ms=now_ms)
+
     def drop_open(self) -> int | None:
         """Drop the open transactions, and return the first offset of the oldest, if there is one.
 

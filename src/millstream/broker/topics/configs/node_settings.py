@@ -85,14 +85,6 @@ DYNAMIC_NODE_FIELDS: Mapping[str, str] = MappingProxyType(
 
 FIXED_SETTINGS = (
     NodeSetting(
-        "default.replication.factor",
-        "",
-        SettingType.INT,
-        "1",
-        "1",
-        "Replicas of a topic that is created without a replication factor: there is one node.",
-    ),
-    NodeSetting(
         "delete.topic.enable",
         "",
         SettingType.BOOLEAN,
@@ -104,9 +96,12 @@ FIXED_SETTINGS = (
 
 
 def node_settings(
-    broker: BrokerConfig, kafka: KafkaConfig, log: LogConfig
+    broker: BrokerConfig, kafka: KafkaConfig, log: LogConfig, *, default_factor: int = 1
 ) -> Sequence[NodeSetting]:
-    """Return all settings of a node, sorted by name."""
+    """Return all settings of a node, sorted by name.
+
+    `default_factor` is the number of replicas of a topic that is created without one.
+    """
     return sorted(
         [
             *_named(broker, BrokerConfig(), lambda field: BROKER_NAMES.get(field, _ours(field))),
@@ -115,6 +110,15 @@ def node_settings(
             ),
             *_topic_defaults(log),
             *FIXED_SETTINGS,
+            NodeSetting(
+                "default.replication.factor",
+                "",
+                SettingType.INT,
+                str(default_factor),
+                str(default_factor),
+                "Replicas of a topic that is created without a replication factor: 3, or as many"
+                " as there are nodes.",
+            ),
         ],
         key=lambda setting: setting.name,
     )

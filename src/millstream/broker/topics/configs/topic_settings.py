@@ -33,6 +33,7 @@ DISCARD = "millstream.discard"
 FLUSH_MESSAGES = "flush.messages"
 FLUSH_MS = "flush.ms"
 RETENTION_MS = "retention.ms"
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
 RETENTION_RECORDS = "millstream.retention.records"
 
 _LOG = LogConfig()
@@ -320,15 +321,17 @@ _SETTINGS = (
         " before each acknowledgement. An `ephemeral` topic must not set it.",
     ),
     TopicSetting(
-        "min.insync.replicas",
+        MIN_INSYNC_REPLICAS,
         SettingType.INT,
         "1",
         APPLIED,
         least=1,
-        most=1,
+        most=1_000,
         server_name="min.insync.replicas",
-        meaning="How many replicas must have a record before it is acknowledged. A partition has"
-        " one replica, so more than 1 is rejected: nothing could be written with acks=all.",
+        meaning="How many replicas must have a record before `acks=all` is answered. In a cluster"
+        " the default is a majority of the replicas, and a greater number than there are replicas"
+        " counts as all of them. On a lone node a partition has one replica, so more than 1 is"
+        " rejected: nothing could be written with acks=all.",
     ),
     TopicSetting(
         "unclean.leader.election.enable",

@@ -1,0 +1,98 @@
+"""All streams, at the node that coordinates them.
+
+What streams keep is stored in one internal partition, because forks tie streams of any paths
+together: a row is removed together with those that were kept only for its forks, in one put. Its
+leader is the coordinator of all streams. It appends to the topics of streams itself, so it has to
+lead them too; while it does not, appends are refused with `NotLeader`, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from millstream.broker.state.coordinators import Coordinators
+from millstream.broker.state.internal_partitions import STREAMS, InternalPartitions
+from millstream.broker.state.state_clock import StateClock
+from millstream.broker.state.state_log import StateLog
+from millstream.broker.streams.counters import StreamCounters
+from millstream.broker.streams.expiry import ExpiryClock
+from millstream.broker.streams.row import stored_dates
+from millstream.broker.streams.streams import DurableStreams
+from millstream.broker.topics.topics import Topics
+from millstream.clock import Clock, Timers
+from millstream.config.schema import LogConfig
+from millstream.errors import Unavailable
+from millstream.storage.disk.executor import Executor
+
+
+class StreamCoordinators:
+    """The coordinator of streams, if this node is that. Owned by one event loop."""
+
+    def __init__(
+        self,
+        partitions: InternalPartitions,
+        topics: Topics,
+        *,
+        log_config: LogConfig,
+        clock: Clock,
+        timers: Timers,
+        retention_clock: ExpiryClock | None,
+        background: Executor,
+    ) -> None:
+        """Make it; without the `retention_clock` of a lone node, ages are counted in the state."""
+        self._topics = topics
+        self._clock = clock
+        self._timers = timers
+        self._retention_clock = retention_clock
+        self.counters = StreamCounters()
+        self.coordinators = Coordinators(
+            STREAMS,
+            partitions,
+            self._load,
+            index_of=lambda _path, _count: 0,
+            log_config=log_config,
+            clock=clock,
+            timers=timers,
+            background=background,
+        )
+        self.of = self.coordinators.of
+        """Returns the coordinator of a path; raises if that is not this node."""
+
+    async def open(self) -> None:
+        """Load the streams if this node coordinates them, now and after each election."""
+        await self.coordinators.open()
+
+    async def close(self) -> None:
+        """Finish changes in progress, and store checkpoints, so that the next start is fast."""
+        self.end_waits()
+        await self.coordinators.close()
+
+    async def _load(self, state: StateLog, epoch: int) -> DurableStreams:  # noqa: ARG002
+        clock = self._retention_clock or StateClock(state, self._clock, stored_dates(state.entries))
+        streams = DurableStreams(
+            state,
+            self._topics,
+            clock=self._clock,
+            timers=self._timers,
+            retention_clock=clock,
+            counters=self.counters,
+        )
+        try:
+            await streams.open()
+        except BaseException:
+            streams.depose(Unavailable("the streams could not be loaded"))
+            raise
+        return streams
+
+    def end_waits(self) -> None:
+        """Wake all waiting readers: the node is stopping."""
+        for streams in self.coordinators.ready():
+            streams.end_waits()
+
+    @property
+    def count(self) -> int:
+        """The number of streams, on the node that coordinates them."""
+        return sum(streams.count for streams in self.coordinators.ready())
+
+    @property
+    def waiting_count(self) -> int:
+        """Number of readers that wait for new records."""
+        return sum(streams.waiting_count for streams in self.coordinators.ready())
