@@ -14,7 +14,7 @@ from millstream.errors import (
     InvalidProducerEpoch,
     InvalidRequest,
     InvalidTransactionTimeout,
-    NodeRefused,
+    NotEnoughReplicas,
     OutOfOrderSequence,
     ProducerFenced,
     UnknownTopic,
@@ -302,7 +302,7 @@ def test_a_batch_that_is_there_already_is_no_error():
 
 def test_a_node_that_refuses_for_ever_is_given_up():
     clock = ManualClock()
-    with pytest.raises(NodeRefused, match="NOT_ENOUGH_REPLICAS"):
+    with pytest.raises(NotEnoughReplicas):
         produce_to(Refusing(*[19] * 100), timeout_s=3.0, clock=clock, pause=clock.advance)
     assert clock.monotonic() < 3.0
 

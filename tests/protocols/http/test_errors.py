@@ -48,7 +48,8 @@ def test_a_class_for_one_place_has_the_code_of_the_one_that_all_know():
 
 
 NOT_PLAIN = {
-    OffsetOutOfRange, StaleReceipt, QuotaExceeded, errors.WouldBlock, errors.DamagedRecords
+    OffsetOutOfRange, StaleReceipt, QuotaExceeded, errors.WouldBlock, errors.DamagedRecords,
+    errors.ReplicaMismatch,
 }  # fmt: skip
 PLAIN = [kind for kind in ALL if kind not in NOT_PLAIN]
 

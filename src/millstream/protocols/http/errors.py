@@ -24,6 +24,7 @@ from millstream.errors import (
     DeadlineExceeded,
     MillstreamError,
     NodeRefused,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     QuotaExceeded,
     StaleReceipt,
@@ -56,11 +57,17 @@ class ErrorAnswer(Struct, kw_only=True):
     error: ErrorShape
 
 
+BEHIND = "behind"
+"""The code of `OffsetNotAvailable`: short, because people meet it in a cluster."""
+
+
 def code_of(kind: type[Exception]) -> str:
     """Return the code of an error class: its name in snake case.
 
     For a class outside `millstream.errors`, that is the name of its nearest ancestor there.
     """
+    if kind is errors.OffsetNotAvailable:
+        return BEHIND
     known = next((base for base in kind.__mro__ if base.__module__ == errors.__name__), kind)
     return re.sub(r"(?<!^)(?=[A-Z])", "_", known.__name__).lower()
 
@@ -120,12 +127,18 @@ def _deadline_exceeded(_: int, shape: ErrorShape, detail: dict[str, Any]) -> Mil
     return DeadlineExceeded(shape.message, _backpressure_kind(detail))
 
 
+def _offset_not_available(_: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:
+    end = detail.get("end")
+    return OffsetNotAvailable(shape.message, end=end if isinstance(end, int) else -1)
+
+
 _WITH_DETAIL: Mapping[type[MillstreamError], _MakeError] = {
     OffsetOutOfRange: _out_of_range,
     DamagedRecords: _damaged_records,
     StaleReceipt: _stale_receipt,
     QuotaExceeded: _quota_exceeded,
     DeadlineExceeded: _deadline_exceeded,
+    OffsetNotAvailable: _offset_not_available,
 }
 """Errors that have more than a message."""
 

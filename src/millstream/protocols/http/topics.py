@@ -78,6 +78,15 @@ class TopicsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     sizes: Annotated[bool, Meta(description="Whether to include the size of each topic.")] = False
 
 
+class PutTopicQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What may be done with a topic that exists."""
+
+    create_only: Annotated[
+        bool,
+        Meta(description="Whether to refuse, with `topic_exists`, to change an existing topic."),
+    ] = False
+
+
 class SizesShape(Struct, kw_only=True):
     """Size of a topic, and what was appended since the node opened its partitions."""
 
@@ -135,6 +144,12 @@ class PartitionShape(Struct, kw_only=True):
     """Records deleted by key that are still in a file."""
     reclaimable_bytes: int
     gaps: list[GapShape]
+    leader: int | None = None
+    """The node that takes appends; null if there is none now."""
+    isr: list[int] = []
+    """Nodes that have every committed record."""
+    replicas: list[int] = []
+    """All nodes that store the partition; the first is the preferred leader."""
 
 
 class TopicAnswer(TopicSummaryShape, kw_only=True):

@@ -58,6 +58,8 @@ class AsyncFollower:
         self._client = client
         self._state = FollowState(client.context, topics, from_=from_, exclude_node=exclude_node)
         self._stream: AsyncResponseStream | None = None
+        self._address = client.context.address
+        """The node of the last connection."""
         self._is_started = False
         self._is_closed = False
         self._items = self._follow()
@@ -104,12 +106,15 @@ class AsyncFollower:
             except RETRIABLE as error:
                 if self._is_closed:
                     return
-                await self._client.pause(self._state.retry_pause_s(error))
+                pause_s = self._state.retry_pause_s(error)
+                self._client.context.addresses.move_on(self._address)
+                await self._client.pause(pause_s)
 
     async def _connected(self) -> AsyncGenerator[Item, None]:
         """Yield the items of one connection until it is lost."""
         request = self._state.request()
-        self._stream = stream = await self._client.connections.stream(request)
+        self._address = self._client.context.address
+        self._stream = stream = await self._client.connections(self._address).stream(request)
         try:
             self._state.check_response(stream.answer)
             while not self._is_closed:

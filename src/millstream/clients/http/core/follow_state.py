@@ -17,14 +17,10 @@ from millstream.clients.http.core import requests
 from millstream.clients.http.core.attempts import Attempts
 from millstream.clients.http.core.events import ServerSentEvent, ServerSentEventReader
 from millstream.clients.http.core.read_state import position_after
-from millstream.clients.http.core.requests import Request
-from millstream.clients.http.core.responses import (
-    ClientResponse,
-    decoded,
-    positions_of,
-    record_of,
-    refusal_of,
-)
+from millstream.clients.http.core.refusal import refusal_of
+from millstream.clients.http.core.request import Request
+from millstream.clients.http.core.response import ClientResponse
+from millstream.clients.http.core.responses import decoded, positions_of, record_of
 from millstream.clients.http.core.steps import ClientContext
 from millstream.clients.http.core.values import Item, TopicGap, TopicState
 from millstream.errors import (

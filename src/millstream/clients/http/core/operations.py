@@ -11,7 +11,7 @@ from millstream.clients.http.core.append.appender import Appender
 from millstream.clients.http.core.append.new_record import key_bytes
 from millstream.clients.http.core.follow_state import FollowState
 from millstream.clients.http.core.read_state import PageOptions, ReadState
-from millstream.clients.http.core.requests import Request
+from millstream.clients.http.core.request import Request
 from millstream.clients.http.core.steps import (
     ClientContext,
     RetriedRequest,

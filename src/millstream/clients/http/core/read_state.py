@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from millstream.clients.http.core import requests
-from millstream.clients.http.core.requests import Request
-from millstream.clients.http.core.responses import ClientResponse, PartitionPage, page_of
+from millstream.clients.http.core.request import Request
+from millstream.clients.http.core.response import ClientResponse
+from millstream.clients.http.core.responses import PartitionPage, page_of
 from millstream.clients.http.core.values import Item, TopicGap
 from millstream.errors import InvalidRequest, MalformedAnswer, MalformedRequest
 from millstream.records.cursor import CursorPosition, decode_cursor, encode_cursor

@@ -1,40 +1,18 @@
-"""Requests of the HTTP API, as values."""
+"""Requests of the HTTP API, as values, one function for each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import msgspec
 
+from millstream.clients.http.core.request import Idempotency, Request
 from millstream.errors import InvalidName, InvalidRequest
 from millstream.protocols.http.topics import TOPICS_MAX
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Idempotency(Enum):
-    """Effect of sending a request twice."""
-
-    NONE = "none"
-    """The request changes nothing."""
-    SAME = "same"
-    """Sending it twice has the same effect as sending it once."""
-    EACH = "each"
-    """Each request has an effect: repeat it only if the first one was certainly not executed."""
-
-
-class Request(NamedTuple):
-    method: str
-    path: str
-    """Path and query, as sent."""
-    effect: Idempotency = Idempotency.NONE
-    body: bytes = b""
-    headers: tuple[tuple[str, str], ...] = ()
-    wait_s: float = 0.0
-    """How long the request asks the node to wait before it responds."""
 
 
 class HttpProducerId(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from millstream.clients.http.core.requests import HttpProducerId
+from millstream.clients.http.core.response import SHOWN_MAX, ClientResponse
 from millstream.clients.http.core.values import (
     ClaimedJob,
     HeaderItem,
@@ -24,15 +24,7 @@ from millstream.clients.http.core.values import (
     TopicRecord,
     TopicState,
 )
-from millstream.errors import (
-    MalformedAnswer,
-    MalformedRequest,
-    MillstreamError,
-    NodeRefused,
-    QuotaExceeded,
-    Unavailable,
-)
-from millstream.protocols.http.errors import ErrorAnswer, error_of
+from millstream.errors import MalformedAnswer, MalformedRequest
 from millstream.protocols.http.queues import ClaimAnswer, ExtendAnswer
 from millstream.protocols.http.records import (
     AppendAnswer,
@@ -53,79 +45,7 @@ from millstream.records.record import RECREATED
 
 T = TypeVar("T")
 
-SHOWN_MAX = 200
-"""Bytes of a malformed response that an error message quotes."""
-
-RETRY_AFTER_S_MAX = 3_600.0
-"""Upper limit for the pause that a node asks for."""
-
 _decode_json = msgspec.json.Decoder().decode
-
-
-class ClientResponse(NamedTuple):
-    status: int
-    headers: Mapping[str, str]
-    """Header names are in lower case."""
-    body: bytes
-
-    @property
-    def retry_after_s(self) -> float:
-        """Pause that the node asks for before the next attempt; 0 if it does not."""
-        text = self.headers.get("retry-after", "")
-        return min(float(text), RETRY_AFTER_S_MAX) if text.isascii() and text.isdigit() else 0.0
-
-
-class Refusal(NamedTuple):
-    """Error response, and whether it may be retried."""
-
-    error: MillstreamError
-    is_temporary: bool
-    """Whether the same request may succeed later."""
-    is_in_doubt: bool
-    """Whether the request may have been executed despite the error."""
-    retry_after_s: float = 0.0
-
-
-_TEMPORARY = frozenset(
-    {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE}
-)
-_FROM_PROXY = frozenset(
-    {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
-)
-"""Status codes that a proxy returns when it cannot reach the node."""
-
-
-def refusal_of(answer: ClientResponse) -> Refusal | None:
-    """Return the refusal in a response; `None` if the request succeeded."""
-    status = answer.status
-    if 200 <= status < 300:
-        return None
-    try:
-        shape = _DECODERS[ErrorAnswer].decode(answer.body).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _foreign_refusal(answer)
-    error = error_of(status, shape)
-    if status == HTTPStatus.TOO_MANY_REQUESTS and isinstance(error, NodeRefused):
-        error = Unavailable(shape.message)
-    is_in_doubt = status >= 500 and status not in _TEMPORARY
-    retry_after_s = answer.retry_after_s
-    if isinstance(error, QuotaExceeded):  # It has the same value in milliseconds.
-        retry_after_s = min(max(0.0, error.throttle_ms / 1000), RETRY_AFTER_S_MAX)
-    return Refusal(error, status in _TEMPORARY, is_in_doubt, retry_after_s)
-
-
-def _foreign_refusal(answer: ClientResponse) -> Refusal:
-    """Return the refusal for an error response that did not come from a node."""
-    status = answer.status
-    shown = answer.body[:SHOWN_MAX].decode(errors="replace")
-    try:
-        name = HTTPStatus(status).name.lower()
-    except ValueError:
-        name = "unknown_status"
-    error = NodeRefused(status, name, f"response without an error object: {shown!r}")
-    is_temporary = status in _FROM_PROXY or status in _TEMPORARY
-    is_in_doubt = status >= 500 or status < 300
-    return Refusal(error, is_temporary, is_in_doubt, answer.retry_after_s)
 
 
 # Responses by request.

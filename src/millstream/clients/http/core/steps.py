@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from millstream.clients.http.core.address import NodeUrl
 from millstream.clients.http.core.attempts import Attempts
 from millstream.clients.http.core.config import ClientConfig
-from millstream.clients.http.core.requests import Idempotency, Request
-from millstream.clients.http.core.responses import ClientResponse, Refusal, refusal_of
+from millstream.clients.http.core.node_addresses import NodeAddresses
+from millstream.clients.http.core.refusal import Refusal, refusal_of
+from millstream.clients.http.core.request import Idempotency, Request
+from millstream.clients.http.core.response import ClientResponse
 from millstream.clock import Clock
 from millstream.errors import MalformedAnswer, MillstreamError, NodeUnreachable
 
@@ -28,6 +30,8 @@ class SendRequest(NamedTuple):
     request: Request
     timeout_s: float
     """Time limit for the whole exchange."""
+    address: NodeUrl
+    """The node to send it to."""
 
 
 class Pause(NamedTuple):
@@ -42,13 +46,18 @@ Steps: TypeAlias = Generator[Step, Any, T]
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """Address, settings, clock and randomness of a client."""
+    """Addresses, settings, clock and randomness of a client."""
 
-    address: NodeUrl
+    addresses: NodeAddresses
     config: ClientConfig
     clock: Clock
     jitter: Callable[[], float]
     """Returns random numbers from 0 up to, but not including, 1."""
+
+    @property
+    def address(self) -> NodeUrl:
+        """The node that is used now."""
+        return self.addresses.current
 
 
 class RetriedRequest:
@@ -64,14 +73,18 @@ class RetriedRequest:
         """Return the successful response; raises the error of the node otherwise."""
         context, request = self._context, self._request
         attempts = Attempts(context.config, now=context.clock.monotonic(), jitter=context.jitter)
+        untried = len(context.addresses)
         while True:
+            address = context.address
             left_s = attempts.left_s(context.clock.monotonic())
             timeout_s = min(left_s, context.config.answer_s_max + request.wait_s)
             try:
-                answer: ClientResponse = yield SendRequest(request, timeout_s)
+                answer: ClientResponse = yield SendRequest(request, timeout_s, address)
                 refusal = refusal_of(answer)
             except NodeUnreachable as lost:
-                refusal = Refusal(lost, is_temporary=True, is_in_doubt=lost.may_be_done)
+                refusal = Refusal(
+                    lost, is_temporary=True, is_in_doubt=lost.may_be_done, is_elsewhere=True
+                )
             except MalformedAnswer as wrong:
                 self._record_doubt(wrong, is_in_doubt=True)
                 raise
@@ -81,6 +94,12 @@ class RetriedRequest:
             if not self._may_repeat(refusal):
                 raise refusal.error
             now = context.clock.monotonic()
+            if refusal.is_elsewhere:
+                context.addresses.move_on(address)
+                untried -= 1
+                if untried > 0 and attempts.left_s(now) > 0:  # Before any pause, ask the others.
+                    continue
+            untried = len(context.addresses)
             pause_s = attempts.pause_s(now, retry_after_s=refusal.retry_after_s)
             if pause_s is None:
                 raise self._given_up(refusal.error, attempts.count)

@@ -15,25 +15,26 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from millstream.clients.http.core import operations
-from millstream.clients.http.core.address import parse_node_url
+from millstream.clients.http.core.address import NodeUrl
 from millstream.clients.http.core.append.appender import Appender, checked_records
 from millstream.clients.http.core.append.new_record import NewRecord
 from millstream.clients.http.core.config import ClientConfig
+from millstream.clients.http.core.node_addresses import parse_node_urls
 from millstream.clients.http.core.read_state import PageOptions
-from millstream.clients.http.core.steps import ClientContext, SendRequest, Steps
+from millstream.clients.http.core.steps import ClientContext, Steps
 from millstream.clients.http.core.values import Headers, Key, Placed, QueueState, TopicInfo
 from millstream.clients.http.sync.append_sender import AppendSender
 from millstream.clients.http.sync.queue import ClientQueue
 from millstream.clients.http.sync.readers import Follower, Reader
+from millstream.clients.http.sync.step_runner import StepRunner
 from millstream.clients.http.sync.topic import ClientTopic
 from millstream.clients.http.transport.connection_pool import ConnectionPool
 from millstream.clock import Clock, SystemClock
-from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     import ssl
@@ -45,11 +46,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """Client of one node."""
+    """Client of a node, or of a cluster: every node takes every request."""
 
     def __init__(
         self,
-        url: str = "http://localhost:8080",
+        url: str | Sequence[str] = "http://localhost:8080",
         *,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
@@ -60,18 +61,22 @@ class Client:
     ) -> None:
         """Create a client for the node at `url`. It connects on first use.
 
+        `url` may be several addresses of one cluster, as a sequence or with commas between them. If
+        a node fails or is not available, the client goes on with the next one.
+
         The client does not follow redirects and does not read proxy settings from the environment.
         `tls` replaces the default certificate store for `https://`. With `acknowledgements`, every
         appended record is written to that file before `append` returns; the caller closes the file.
         The remaining arguments are for tests.
         """
-        self.address = parse_node_url(url)
+        addresses = parse_node_urls(url)
         self.config = config or ClientConfig()
-        self._context = ClientContext(self.address, self.config, clock or SystemClock(), jitter)
-        self._pause = pause
-        self._connections = ConnectionPool(
-            self.address, self.config, clock=self._context.clock, tls=tls
-        )
+        self._context = ClientContext(addresses, self.config, clock or SystemClock(), jitter)
+        self._connections = {
+            address: ConnectionPool(address, self.config, clock=self._context.clock, tls=tls)
+            for address in addresses.all
+        }
+        self._runner = StepRunner(self._connections, pause)
         self._appender = Appender(self._context, _recorder(acknowledgements))
         self._sender = AppendSender(self._appender, self.run)
 
@@ -89,7 +94,8 @@ class Client:
     def close(self) -> None:
         """Close all connections. Requests in flight fail; they may have taken effect."""
         self._sender.close()
-        self._connections.close()
+        for connections in self._connections.values():
+            connections.close()
 
     # Topics.
 
@@ -263,33 +269,20 @@ class Client:
         return self._context
 
     @property
-    def connections(self) -> ConnectionPool:
-        return self._connections
+    def address(self) -> NodeUrl:
+        """The address of the node that is used now."""
+        return self._context.address
+
+    def connections(self, address: NodeUrl) -> ConnectionPool:
+        """Return the connections to a node."""
+        return self._connections[address]
 
     def pause(self, seconds: float) -> None:
-        self._pause(seconds)
+        self._runner.pause(seconds)
 
     def run(self, steps: Steps[T]) -> T:
         """Execute the steps of an operation and return its result."""
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    result = self._execute(step)
-                except MillstreamError as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        finally:
-            steps.close()
-
-    def _execute(self, step: Any) -> Any:
-        if isinstance(step, SendRequest):
-            return self._connections.send(step.request, step.timeout_s)
-        return self._pause(step.seconds)
+        return self._runner.run(steps)
 
 
 def _recorder(file: AcknowledgementFile | None) -> AcknowledgementRecorder | None:

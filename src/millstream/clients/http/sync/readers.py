@@ -56,6 +56,8 @@ class Follower:
         self._state = FollowState(client.context, topics, from_=from_, exclude_node=exclude_node)
         client.run(operations.start_following(client.context, self._state))
         self._stream: ResponseStream | None = None
+        self._address = client.context.address
+        """The node of the last connection."""
         self._is_closed = False
         self._items = self._follow()
 
@@ -91,11 +93,15 @@ class Follower:
             except RETRIABLE as error:
                 if self._is_closed:
                     return
-                self._client.pause(self._state.retry_pause_s(error))
+                pause_s = self._state.retry_pause_s(error)
+                self._client.context.addresses.move_on(self._address)
+                self._client.pause(pause_s)
 
     def _connected(self) -> Iterator[Item]:
         """Yield the items of one connection until it is lost."""
-        self._stream = stream = self._client.connections.stream(self._state.request())
+        self._address = self._client.context.address
+        connections = self._client.connections(self._address)
+        self._stream = stream = connections.stream(self._state.request())
         try:
             self._state.check_response(stream.answer)
             while not self._is_closed:

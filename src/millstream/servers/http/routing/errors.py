@@ -59,9 +59,12 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         errors.StreamProducerGap: HTTPStatus.CONFLICT,
         errors.StaleStreamProducer: HTTPStatus.FORBIDDEN,
         errors.TopicExists: HTTPStatus.CONFLICT,
+        errors.NoReassignment: HTTPStatus.CONFLICT,
+        errors.ElectionNotNeeded: HTTPStatus.CONFLICT,
         errors.GroupNotEmpty: HTTPStatus.CONFLICT,
         errors.GroupSubscribed: HTTPStatus.CONFLICT,
         errors.LogFull: HTTPStatus.CONFLICT,
+        errors.OffsetNotAvailable: HTTPStatus.CONFLICT,
         errors.StaleReceipt: HTTPStatus.CONFLICT,
         errors.OutOfOrderSequence: HTTPStatus.CONFLICT,
         errors.InvalidProducerEpoch: HTTPStatus.CONFLICT,
@@ -72,6 +75,8 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.LogClosed: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.DiskFull: HTTPStatus.INSUFFICIENT_STORAGE,
+        # The client has to look before it repeats the request.
+        errors.OutcomeUnknown: HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
 """The nearest listed ancestor of an error gives its status."""
@@ -159,6 +164,8 @@ def _detail(error: MillstreamError) -> Mapping[str, Any] | None:  # noqa: PLR091
         return {"from": error.from_offset, "to": error.to_offset}
     if isinstance(error, OffsetOutOfRange):
         return {"offset": error.offset, "start": error.start, "end": error.end}
+    if isinstance(error, errors.OffsetNotAvailable):
+        return {"end": error.end}
     if isinstance(error, StaleReceipt):
         return {"stale": list(error.receipts), "done": error.done}
     if isinstance(error, InvalidBatchRecord):

@@ -8,7 +8,11 @@ Each request passes the same steps in this order, whatever it asks for:
     4. route      404 or 405 if no operation has the path and method
     5. console    403 if the console sent the request to change something, and may not
     6. quota      429 if the client owes time or bytes; then measure the handler
-    7. handler    call it and send its response; exceptions become error responses
+    7. handler    call it and send its response; exceptions become error responses. If it says that
+                  another node is responsible, that node gets the request instead.
+
+A request that another node has forwarded passed 2 and 3 there, and is charged there. If this node
+is not responsible for it either, that is raised to the node.
 
 The head of every response passes `_complete_head`, which counts it, adds `Server-Timing` and the
 headers that browsers need, and describes the span.
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from starlette.datastructures import URL
@@ -29,7 +34,7 @@ from starlette.websockets import WebSocket
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.record_appender import AppendTimings
 from millstream.clock import Clock
-from millstream.errors import Unavailable
+from millstream.errors import NotCoordinator, NotLeader, Unavailable
 from millstream.servers.http.counters import OTHER, HttpCounters, RouteCounter
 from millstream.servers.http.routing.access_log import log_response
 from millstream.servers.http.routing.browser_safety import with_safe_headers
@@ -40,10 +45,19 @@ from millstream.servers.http.routing.operations import (
     Handler,
     HttpOperation,
 )
-from millstream.servers.http.routing.request import HttpContext, HttpRequest, with_throttle
+from millstream.servers.http.routing.request import (
+    FORWARDED,
+    HttpContext,
+    HttpRequest,
+    with_throttle,
+)
 from millstream.servers.http.routing.router import Router
 from millstream.servers.http.routing.site_rules import SiteRules
+from millstream.servers.http.routing.usage import ClientUsage
 from millstream.tracing import Span, Tracer
+
+if TYPE_CHECKING:
+    from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
 
 TEXT_LENGTH_MAX = 256
 """Characters of a text chosen by the client, such as a path, that are copied to a span."""
@@ -121,7 +135,8 @@ class HttpApp:
             request.span = self._tracer.begin("HTTP", traceparent_in(scope["headers"]))
         try:
             is_preflight = scope["method"] == "OPTIONS"
-            self._sites.check(scope["headers"], is_preflight=is_preflight)
+            if FORWARDED not in scope:
+                self._sites.check(scope["headers"], is_preflight=is_preflight)
             if is_preflight and (response := self._preflight_response(scope)) is not None:
                 await response(scope, receive, send_response)
                 return
@@ -131,7 +146,9 @@ class HttpApp:
             await self._handle(request, operation, send_response)
         except Exception as raised:
             # With the head sent, the connection can only be closed: the caller does that.
-            if is_started:
+            # That another node is responsible is for the node that has forwarded the request.
+            is_refusal = isinstance(raised, NotLeader | NotCoordinator)
+            if is_started or (is_refusal and FORWARDED in scope):
                 raise
             await exception_response(raised, scope)(scope, receive, send_response)
         finally:
@@ -174,20 +191,18 @@ class HttpApp:
         return HTTPException(HTTPStatus.NOT_FOUND, message)
 
     async def _handle(self, request: HttpRequest, operation: HttpOperation, send: Send) -> None:
-        """Call the handler and send its response, with quotas checked before and charged after."""
-        scope, receive = request.scope, request.receive
+        """Check the quotas, then call the handler and send its response."""
         path = operation.path
         usage = request.usage if path.startswith(LIMITED_PREFIX) else None
-        if usage is None or usage.is_free:
-            response = await operation.handler(request)
-            await response(scope, receive, send)
-            return
-        if path not in UNTHROTTLED_PATHS:
+        if usage is not None and usage.is_free:
+            usage = None
+        if usage is not None and path not in UNTHROTTLED_PATHS:
             usage.check(QuotaKind.REQUEST, *operation.uses)
-        response = await usage.measured(_call(operation.handler, request))
-        usage.settle()
-        await usage.measured(response(scope, receive, send))
-        usage.settle()
+        forwarder = None if self._context is None else self._context.forwarder
+        if forwarder is None or not operation.is_forwarded or FORWARDED in request.scope:
+            await _respond(operation.handler, request, send, usage)
+        else:
+            await _respond_or_forward(forwarder, request, operation, send, usage)
 
     def _complete_head(
         self,
@@ -206,9 +221,13 @@ class HttpApp:
         usage = request.charged
         throttle_ms = 0 if usage is None else usage.throttle_ms
         headers = with_safe_headers(message.get("headers", ()))
-        headers += self._sites.cors_headers(request.scope["headers"])
-        timing = server_timing(request.timings, throttle_ms, seconds * 1000)
-        headers.append((b"server-timing", timing))
+        if FORWARDED in request.scope:
+            message["is_long_poll"] = request.is_long_poll
+        else:
+            headers += self._sites.cors_headers(request.scope["headers"])
+        if not message.get("is_forwarded"):  # Else the node that responded has set it.
+            timing = server_timing(request.timings, throttle_ms, seconds * 1000)
+            headers.append((b"server-timing", timing))
         message["headers"] = headers
         if request.span is None:
             return None
@@ -242,8 +261,47 @@ class HttpApp:
         await handler(websocket, self._context)
 
 
+async def _respond(
+    handler: Handler, request: HttpRequest, send: Send, usage: ClientUsage | None
+) -> None:
+    """Call a handler and send its response; the time is charged to `usage`, if given."""
+    scope, receive = request.scope, request.receive
+    if usage is None:
+        response = await handler(request)
+        await response(scope, receive, send)
+        return
+    response = await usage.measured(_call(handler, request))
+    usage.settle()
+    await usage.measured(response(scope, receive, send))
+    usage.settle()
+
+
 async def _call(handler: Handler, request: HttpRequest) -> Response:
     return await handler(request)
+
+
+async def _respond_or_forward(
+    forwarder: RequestForwarder,
+    request: HttpRequest,
+    operation: HttpOperation,
+    send: Send,
+    usage: ClientUsage | None,
+) -> None:
+    """Call the handler, or send the request to the node that is responsible for it."""
+    body = request.record_body()
+    try:
+        await _respond(operation.handler, request, send, usage)
+    except (NotLeader, NotCoordinator) as refusal:  # Nothing was done, and no head was sent.
+        if not forwarder.may_forward(refusal):
+            raise
+        response = await forwarder.forward(request, operation, body, refusal)
+    else:
+        return
+    if response is not None:
+        await response(request.scope, request.receive, send)
+        return
+    body.replay()  # This node became responsible meanwhile.
+    await _respond(operation.handler, request, send, usage)
 
 
 def server_timing(timings: AppendTimings | None, throttle_ms: int, total_ms: float) -> bytes:

@@ -125,7 +125,8 @@ def _operation(
     errors = [*_EVERYWHERE, *operation.errors]
     if operation.path.startswith(LIMITED_PREFIX) and operation.path not in UNTHROTTLED_PATHS:
         errors.append(HTTPStatus.TOO_MANY_REQUESTS)
-    if "{" in operation.path:
+    names_topic = operation.query is not None and "topic" in operation.query.__struct_fields__
+    if "{" in operation.path or names_topic:
         errors.append(HTTPStatus.NOT_FOUND)
     if operation.body is not None:
         errors += _WITH_BODY
@@ -138,6 +139,10 @@ def _operation(
     return described
 
 
+_NUMBERS = frozenset({"node", "partition"})
+"""Path parameters that are numbers; all others are names."""
+
+
 def _path_parameters(path: str) -> list[dict[str, Any]]:
     names = [part.partition("}")[0] for part in path.split("{")[1:]]
     return [
@@ -145,13 +150,19 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
             "name": name.removesuffix(":path"),
             "in": "path",
             "required": True,
-            "schema": _STREAM_PATH
-            if name.endswith(":path")
-            else {"type": "string", "pattern": TOPIC_PATTERN},
-            "example": "orders",
+            "schema": _path_schema(name),
+            "example": 0 if name in _NUMBERS else "orders",
         }
         for name in names
     ]
+
+
+def _path_schema(name: str) -> dict[str, Any]:
+    if name in _NUMBERS:
+        return {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+    if name.endswith(":path"):
+        return _STREAM_PATH
+    return {"type": "string", "pattern": TOPIC_PATTERN}
 
 
 def _query_parameters(operation: HttpOperation, components: dict[str, Any]) -> list[dict[str, Any]]:

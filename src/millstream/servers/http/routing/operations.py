@@ -66,6 +66,12 @@ class HttpOperation(NamedTuple):
     uses: Sequence[QuotaKind] = ()
     """Quotas that it uses in addition to request time. A client that exceeds one of them is
     refused."""
+    is_forwarded: bool = False
+    """Whether another node can process it whole: if its handler raises `NotLeader` or
+    `NotCoordinator`, it has done nothing."""
+    end_event: Callable[[HttpRequest], bytes] | None = None
+    """Makes the last event of a stream whose node failed, after which clients continue elsewhere.
+    """
     example: Any = None
     """An example body, as decoded JSON."""
     answer_example: Any = None

@@ -11,13 +11,19 @@ from starlette.types import Receive, Scope
 from millstream.broker.broker import Broker
 from millstream.broker.topics.record_appender import AppendTimings
 from millstream.config.schema import HttpConfig
+from millstream.servers.http.routing.recorded_body import RecordedBody
 from millstream.servers.http.routing.usage import ClientUsage, QuotaMeter
 from millstream.servers.http.shutdown_signal import ShutdownSignal
 from millstream.tracing import Span
 
 if TYPE_CHECKING:
+    from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
     from millstream.servers.http.handlers.node import NodeReport
     from millstream.servers.http.live.live_delivery import LiveDelivery
+
+
+FORWARDED = "millstream.forwarded"
+"""In the scope of a request that another node has forwarded: the id of that node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,8 @@ class HttpContext:
     meter: QuotaMeter
     node: NodeReport | None = None
     """Absent if the application runs without a node, as in tests."""
+    forwarder: RequestForwarder | None = None
+    """Takes the requests that other nodes are responsible for; None on a lone node."""
 
 
 class HttpRequest(Request):
@@ -54,8 +62,15 @@ class HttpRequest(Request):
         """Return the usage of the client; raises `MalformedRequest` for a bad `Client-Id`."""
         usage = self.charged
         if usage is None:
-            usage = self.charged = self.context.meter.usage(self.scope["headers"])
+            headers, is_charged = self.scope["headers"], FORWARDED not in self.scope
+            usage = self.charged = self.context.meter.usage(headers, is_charged=is_charged)
         return usage
+
+    def record_body(self) -> RecordedBody:
+        """Keep the body from now on, so that the request can be forwarded."""
+        body = RecordedBody(self._receive)
+        self._receive = body.receive
+        return body
 
     def note_timings(self, timings: AppendTimings) -> AppendTimings:
         """Report the times of an append in `Server-Timing` and in the span.

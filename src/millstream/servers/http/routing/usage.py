@@ -49,9 +49,14 @@ class QuotaMeter:
         self.clock = clock
         self.counters = counters
 
-    def usage(self, headers: Iterable[tuple[bytes, bytes]]) -> ClientUsage:
-        """Return the usage of the sender; raises `MalformedRequest` for a bad `Client-Id`."""
-        return ClientUsage(self, client_id_of(headers))
+    def usage(
+        self, headers: Iterable[tuple[bytes, bytes]], *, is_charged: bool = True
+    ) -> ClientUsage:
+        """Return the usage of the sender; raises `MalformedRequest` for a bad `Client-Id`.
+
+        Without `is_charged`, another node charges the client for it.
+        """
+        return ClientUsage(self, client_id_of(headers), is_charged=is_charged)
 
 
 def client_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
@@ -84,13 +89,22 @@ def _checked(value: bytes) -> str:
 class ClientUsage:
     """The usage of one client by one request, or by one live connection."""
 
-    __slots__ = ("_busy_seconds", "_meter", "_quotas", "body_bytes", "client_id", "throttle_ms")
+    __slots__ = (
+        "_busy_seconds",
+        "_is_charged",
+        "_meter",
+        "_quotas",
+        "body_bytes",
+        "client_id",
+        "throttle_ms",
+    )
 
     principal = ANONYMOUS
     """There is no authentication yet."""
 
-    def __init__(self, meter: QuotaMeter, client_id: str) -> None:
+    def __init__(self, meter: QuotaMeter, client_id: str, *, is_charged: bool = True) -> None:
         self._meter = meter
+        self._is_charged = is_charged
         self._quotas = meter.quotas
         self._busy_seconds = 0.0
         self.client_id = client_id
@@ -102,12 +116,12 @@ class ClientUsage:
     @property
     def is_free(self) -> bool:
         """Return whether nobody has a quota, so that nothing has to be measured."""
-        return self._quotas.is_empty
+        return not self._is_charged or self._quotas.is_empty
 
     def charge(self, kind: QuotaKind, amount: float) -> int:
         """Charge the client; return the milliseconds that it owes after that."""
         quotas = self._quotas
-        if quotas.is_empty:
+        if self.is_free:
             return 0
         now = self._meter.clock.monotonic()
         owed_ms = quotas.charge(kind, self.principal, self.client_id, amount, now)
@@ -117,7 +131,7 @@ class ClientUsage:
     def owed(self, kinds: Iterable[QuotaKind]) -> QuotaDebt | None:
         """Return the quota with the longest wait; nothing if the client owes none of them."""
         quotas = self._quotas
-        if quotas.is_empty:
+        if self.is_free:
             return None
         now = self._meter.clock.monotonic()
         waits = [
@@ -152,7 +166,7 @@ class ClientUsage:
         Waits and work in threads are not counted. A coroutine that starts while nobody has a quota
         is not measured at all.
         """
-        return work if self._quotas.is_empty else self._measured(work)
+        return work if self.is_free else self._measured(work)
 
     async def _measured(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._step_by_step(work)

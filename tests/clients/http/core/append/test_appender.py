@@ -14,8 +14,9 @@ from millstream.clients.http.core.append.partition_appends import (
     RecordGroup,
 )
 from millstream.clients.http.core.config import ClientConfig
+from millstream.clients.http.core.node_addresses import NodeAddresses
 from millstream.clients.http.core.requests import HttpProducerId
-from millstream.clients.http.core.responses import ClientResponse
+from millstream.clients.http.core.response import ClientResponse
 from millstream.clients.http.core.steps import ClientContext, SendRequest
 from millstream.errors import (
     DeadlineExceeded,
@@ -109,7 +110,7 @@ def network(clock):
 
 @pytest.fixture
 def appender(clock):
-    context = ClientContext(NodeUrl("node", 1), ClientConfig(), clock, lambda: 0.0)
+    context = ClientContext(NodeAddresses([NodeUrl("node", 1)]), ClientConfig(), clock, lambda: 0.0)
     return Appender(context)
 
 

@@ -1,0 +1,1 @@
+"""Requests of clients on their way to the nodes that are responsible for them."""

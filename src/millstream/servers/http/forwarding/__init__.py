@@ -1,0 +1,1 @@
+"""HTTP requests that other nodes are responsible for: sent to them, and received from them."""
