@@ -7,7 +7,7 @@ once, in a table. A message says what must hold and what was found.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 BackpressureKind: TypeAlias = Literal["log", "store", "sealing", "full", "limit", "quota"]
 """Why a write has to wait or was refused: too many bytes of this log, or of all logs, wait for the
@@ -23,6 +23,18 @@ BACKPRESSURE_KINDS: tuple[BackpressureKind, ...] = get_args(BackpressureKind)
 
 class MillstreamError(Exception):
     """Base class of all errors that Millstream raises on purpose."""
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def again(error: E) -> E:
+    """Return a stored error, to be raised again, without the frames of earlier times.
+
+    Each time that an error is raised, the frames that it passes are added to it. They would keep
+    alive what their callers had, such as batches, for as long as the error is stored.
+    """
+    return error.with_traceback(None)
 
 
 # The caller has to change the request.
@@ -84,6 +96,18 @@ class InvalidPartitions(RequestError):
 
 class InvalidReplication(RequestError):
     """The replication factor or the assignment of replicas is invalid."""
+
+
+class InvalidAssignment(RequestError):
+    """The nodes that were chosen for the replicas of a partition are not possible."""
+
+
+class NoReassignment(RequestError):
+    """The partition is not being reassigned, so there is nothing to cancel."""
+
+
+class ElectionNotNeeded(RequestError):
+    """The partition has the leader that it should have."""
 
 
 class UnknownQueue(RequestError):
@@ -354,6 +378,37 @@ def _out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRange:
     return OffsetOutOfRange(offset, start=start, end=end)
 
 
+class LeaseExpired(RequestError):
+    """The lease on metadata has expired or was revoked, and the keys bound to it are deleted."""
+
+
+class ReplicaMismatch(RequestError):
+    """What a leader sent does not continue the log of its replica: the two have diverged."""
+
+    def __init__(
+        self, what: str, *, own: tuple[int, int, int], given: tuple[int, int, int]
+    ) -> None:
+        super().__init__(
+            f"{what}: the replica is at offset {own[0]}, byte {own[2]} of segment {own[1]};"
+            f" the slice is for offset {given[0]}, byte {given[2]} of segment {given[1]}"
+        )
+        self.what = what
+        self.own = own
+        """Offset, segment and position at which the replica continues."""
+        self.given = given
+        """The same of the slice."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _replica_mismatch, (self.what, self.own, self.given)
+
+
+def _replica_mismatch(
+    what: str, own: tuple[int, int, int], given: tuple[int, int, int]
+) -> ReplicaMismatch:
+    """Recreate the error in the process that unpickles it."""
+    return ReplicaMismatch(what, own=own, given=given)
+
+
 class DataLost(RequestError):
     """Records to be read were deleted, and the reader is configured to fail then."""
 
@@ -422,6 +477,95 @@ class Stopping(Unavailable):
     """The node is shutting down and accepts no new requests."""
 
 
+class NotLeader(Unavailable):
+    """Another node leads the partition, or none does now."""
+
+    def __init__(self, message: str, *, leader: int = -1, leader_epoch: int = -1) -> None:
+        super().__init__(message)
+        self.leader = leader
+        """The node that leads, as far as this one knows; -1 if none does."""
+        self.leader_epoch = leader_epoch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _not_leader, (type(self), str(self), self.leader, self.leader_epoch)
+
+
+class LeaderNotAvailable(NotLeader):
+    """No node leads the partition now."""
+
+
+def _not_leader(kind: type[NotLeader], message: str, leader: int, leader_epoch: int) -> NotLeader:
+    """Recreate the error in the process that unpickles it."""
+    return kind(message, leader=leader, leader_epoch=leader_epoch)
+
+
+class NoEligibleLeader(Unavailable):
+    """The node that should lead the partition is not alive, or not in sync."""
+
+
+class NotEnoughReplicas(Unavailable):
+    """Fewer replicas are in sync than `min.insync.replicas`: nothing was written."""
+
+
+class NotCoordinator(Unavailable):
+    """Another node coordinates the group, transaction or queue, or none does now."""
+
+    def __init__(self, message: str, *, coordinator: int = -1) -> None:
+        super().__init__(message)
+        self.coordinator = coordinator
+        """The node that coordinates it, as far as this one knows; -1 if none does."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _not_coordinator, (str(self), self.coordinator)
+
+
+def _not_coordinator(message: str, coordinator: int) -> NotCoordinator:
+    """Recreate the error in the process that unpickles it."""
+    return NotCoordinator(message, coordinator=coordinator)
+
+
+class CoordinatorLoading(Unavailable):
+    """The node has become the coordinator, and is reading the state."""
+
+
+class OffsetNotAvailable(Unavailable):
+    """The replica does not have the records at the offset yet, or must not show them yet."""
+
+    def __init__(self, message: str, *, end: int = -1) -> None:
+        super().__init__(message)
+        self.end = end
+        """The end of what the replica can show; -1 if that is not known."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _offset_not_available, (str(self), self.end)
+
+
+def _offset_not_available(message: str, end: int) -> OffsetNotAvailable:
+    """Recreate the error in the process that unpickles it."""
+    return OffsetNotAvailable(message, end=end)
+
+
+class OutOfHops(Unavailable):
+    """A forwarded request has to be forwarded again, which is not allowed."""
+
+
+class PeerUnavailable(Unavailable):
+    """Another node of the cluster cannot be reached or refused a request; nothing was done."""
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        """The code of the refusal between peers; 0 if the request was not sent."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _peer_unavailable, (str(self), self.code)
+
+
+def _peer_unavailable(message: str, code: int) -> PeerUnavailable:
+    """Recreate the error in the process that unpickles it."""
+    return PeerUnavailable(message, code=code)
+
+
 class DiskFull(Unavailable):
     """The disk is full. Reads continue; writes resume when space is free again."""
 
@@ -430,6 +574,21 @@ class DiskFull(Unavailable):
 
 BACKPRESSURE_ERRORS = (WouldBlock, DeadlineExceeded, LogFull, QuotaExceeded, DiskFull)
 """The errors with a `kind` of backpressure."""
+
+
+# The caller has to read what is stored before it does anything else.
+
+
+class OutcomeUnknown(MillstreamError):
+    """A change may or may not have been made: the connection failed before the response."""
+
+
+class NotLeaderAnymore(OutcomeUnknown):
+    """The node stopped leading the partition before the batch was on enough replicas."""
+
+
+class NotCoordinatorAnymore(OutcomeUnknown):
+    """The node stopped coordinating before the decision was on enough replicas."""
 
 
 # Raised by clients: the node failed or refused.

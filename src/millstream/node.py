@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 import uvloop
 
-from millstream.broker.broker import Broker
+from millstream.broker.broker import Broker, BrokerCluster
 from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.problems import Problem, ProblemCode, listed_problems
 from millstream.clock import SystemClock
+from millstream.cluster.control.node_identity import CLUSTER_FILE
 from millstream.config.schema import Endpoint, NodeConfig, is_loopback
 from millstream.errors import InvalidConfig, MillstreamError
 from millstream.observe.loop_watch import LoopWatch
@@ -40,9 +41,12 @@ from millstream.servers.http.server.listener import HttpListener
 from millstream.servers.http.server.server_state import HttpServerState
 from millstream.servers.kafka.listener import KafkaListener
 from millstream.storage.disk.filesystem import Filesystem
+from millstream.storage.store import Store
 from millstream.tracing import Tracer
 
 if TYPE_CHECKING:
+    from millstream.metadata.interface import LeasedMetadata
+    from millstream.node_cluster import NodeCluster
     from millstream.observe.otel.export import TelemetryExport
 
 logger = logging.getLogger(__name__)
@@ -71,16 +75,32 @@ DRAIN_SHARE = 0.4
 requests; the remaining time is for the disk.
 """
 
+START_POLL_SECONDS = 0.05
+"""How often a node that was told to stop while it starts looks whether it can."""
+
 _NEW, _STARTING, _READY, _STOPPING = "new", "starting", "ready", "stopping"
 
 
 class Node:
     """A node that runs on the event loop."""
 
-    def __init__(self, config: NodeConfig, *, filesystem: Filesystem | None = None) -> None:
-        """Make a node; `filesystem` stores the logs, instead of the machine's own file system."""
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        filesystem: Filesystem | None = None,
+        metadata: LeasedMetadata | None = None,
+    ) -> None:
+        """Make a node; `filesystem` stores the logs, instead of the machine's own file system.
+
+        With `metadata`, the node is one of a cluster that shares it, instead of one in etcd.
+        """
         self.config = config
         self._filesystem = filesystem
+        self._metadata = metadata
+        self._cluster: NodeCluster | None = None
+        self._waits_for: str | None = None
+        """What the start waits for, if it is not this node."""
         self._clock = SystemClock()
         self._broker: Broker | None = None
         self._kafka: KafkaListener | None = None
@@ -93,6 +113,20 @@ class Node:
         self.kafka = config.kafka
         self.http = config.http
         """Addresses of the listeners, with the ports that the system picked."""
+
+    @property
+    def peer(self) -> Endpoint | None:
+        """Address of the peer listener; None if the node is alone."""
+        return None if self._cluster is None else self._cluster.address
+
+    @property
+    def waits_for(self) -> str | None:
+        """What keeps a node that starts from taking part in its cluster, if something does."""
+        if self._state != _STARTING:
+            return None
+        if self._cluster is not None and self._broker is not None:
+            return self._cluster.member.membership.problem
+        return self._waits_for
 
     @property
     def broker(self) -> Broker:
@@ -122,6 +156,8 @@ class Node:
             export = self._export = open_export(config, counters)
             tracer = None if export is None else export.tracer
             http = await self._open_http(tracer)
+            self._check_directory()
+            is_clustered = self._metadata is not None or bool(config.cluster.etcd)
             broker = self._broker = await Broker.open(
                 config.data,
                 config=config.broker,
@@ -129,12 +165,16 @@ class Node:
                 store_config=config.store,
                 clock=self._clock,
                 filesystem=self._filesystem,
+                open_cluster=self._open_cluster if is_clustered else None,
             )
             kafka = self._kafka = KafkaListener(broker, config.kafka_server, tracer=tracer)
             with _listen_errors("kafka", config.kafka):
                 port = await kafka.listen(*config.kafka)
             self.kafka = Endpoint(config.kafka.host, port)
             broker.listener, broker.advertised = self.kafka, advertised(config, port)
+            if (cluster := self._cluster) is not None:
+                http_address = Endpoint(broker.advertised.host, self.http.port)
+                await cluster.start(broker, kafka=broker.advertised, http=http_address)
             live = self._live = LiveDelivery(broker, config.http_server)
             http_state = http.state
             metrics = NodeMetrics(
@@ -145,6 +185,9 @@ class Node:
                 health=self.health,
                 watch=self.loop_watch,
                 telemetry=counters,
+                peer_server=None if cluster is None else cluster.listener,
+                peer_pool=None if cluster is None else cluster.peers,
+                forwards=None if cluster is None else cluster.forwards,
             )
             info = self._info = NodeInfo(
                 broker,
@@ -165,9 +208,12 @@ class Node:
                 node=info,
                 counters=http_state.counters,
                 tracer=tracer,
+                forwarder=None if cluster is None else cluster.request_forwarder(),
                 is_local=is_loopback(config.http.host),
             )
             http.serve(app)
+            if cluster is not None:
+                cluster.serve_http(app)
             info.start()
             if export is not None:
                 export.send_metrics(metrics.readings)
@@ -175,6 +221,29 @@ class Node:
         except BaseException:
             await self.stop()
             raise
+
+    async def _open_cluster(self, store: Store) -> BrokerCluster:
+        """Open the node's part in its cluster. A lone node does not load any of this."""
+        from millstream.node_cluster import open_cluster  # noqa: PLC0415
+
+        self._cluster = await open_cluster(
+            self.config, store, self._metadata, clock=self._clock, on_wait=self._note_wait
+        )
+        return self._cluster.member
+
+    def _note_wait(self, reason: str | None) -> None:
+        self._waits_for = reason
+
+    def _check_directory(self) -> None:
+        """Refuse the directory of a node in a cluster if this one is alone."""
+        config = self.config
+        if self._metadata is not None or config.cluster.etcd:
+            return
+        if os.path.exists(os.path.join(config.data, CLUSTER_FILE)):
+            raise InvalidConfig(
+                f"{config.data} belongs to a node of a cluster; set cluster.etcd, or use another"
+                " data directory"
+            )
 
     async def _open_http(self, tracer: Tracer | None) -> HttpListener:
         """Open the HTTP listener, which reports the start until the node is ready."""
@@ -208,7 +277,8 @@ class Node:
         if self._state == _STOPPING:
             yield Problem(code.STOPPING, "the node is stopping")
         elif self._state != _READY:
-            yield Problem(code.STARTING, "the node is starting")
+            waits_for = f": {self.waits_for}" if self.waits_for else ""
+            yield Problem(code.STARTING, f"the node is starting{waits_for}")
         for name, listener in (("Kafka", self._kafka), ("HTTP", self._http)):
             if listener is not None and listener.is_exhausted:
                 yield Problem(
@@ -234,9 +304,9 @@ class Node:
         """
         was_ready, self._state = self._state == _READY, _STOPPING
         config = self.config
-        if was_ready and config.drain_notice_ms and is_draining:
-            # `/health/ready` reports it from now on; clients are served until they are elsewhere.
-            await asyncio.sleep(config.drain_notice_ms / 1000)
+        if was_ready and is_draining:
+            await self._give_notice()
+        cluster, self._cluster = self._cluster, None
         if self._info is not None:
             self._info.stop()
         kafka, self._kafka = self._kafka, None
@@ -248,7 +318,7 @@ class Node:
             drain_seconds = 0.0
         if kafka is not None:
             if broker is not None:  # Answers members that wait for others to join.
-                broker.groups.registry.close()
+                broker.groups.stop_waiting()
             try:
                 await asyncio.wait_for(kafka.drain(), drain_seconds)
             except TimeoutError:
@@ -258,14 +328,21 @@ class Node:
         if export is not None:
             await export.begin_flush()
         try:
-            if broker is not None:
-                await broker.close()
+            await _close(broker, cluster)
         finally:
             self.loop_watch.stop()
             if export is not None:
                 seconds = min(config.telemetry.flush_ms_max / 1000, drain_seconds / 2)
                 if not await export.end_flush(seconds):
                     logger.warning("the collector did not accept the remaining telemetry in time")
+
+    async def _give_notice(self) -> None:
+        """Let clients and other nodes take their work elsewhere, while this node still serves."""
+        if self.config.drain_notice_ms:
+            # `/health/ready` reports it from now on; clients are served until they are elsewhere.
+            await asyncio.sleep(self.config.drain_notice_ms / 1000)
+        if self._cluster is not None:
+            await self._cluster.hand_over()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -278,6 +355,18 @@ class Node:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+async def _close(broker: Broker | None, cluster: NodeCluster | None) -> None:
+    """Leave the cluster, then commit and seal the logs; metadata is needed until the end."""
+    try:
+        if cluster is not None:
+            await cluster.stop()
+        if broker is not None:
+            await broker.close()
+    finally:
+        if cluster is not None:
+            await cluster.close()
 
 
 def open_export(config: NodeConfig, counters: TelemetryCounters) -> TelemetryExport | None:
@@ -338,7 +427,16 @@ async def serve_until_signalled(server: Node, on_ready: Callable[[Node], None]) 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         loop.add_signal_handler(number, signals.take, number)
     write_thread_stacks_on(signal.SIGQUIT)
-    await server.start()
+    start = loop.create_task(server.start())
+    while not start.done():
+        await asyncio.wait([start], timeout=START_POLL_SECONDS)
+        # Opening the data takes its time and is completed; waiting for a cluster has no end.
+        if signals.first.done() and server.waits_for is not None:
+            start.cancel()
+    if start.cancelled():
+        logger.info("stopped while waiting for the cluster")
+        return EXIT_CLEAN
+    start.result()
     on_ready(server)
     number = await signals.first
     logger.info("stopping")

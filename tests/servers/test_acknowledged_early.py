@@ -46,8 +46,8 @@ from millstream.protocols.kafka.messages.records import (
     DeleteRecordsRequestPartition,
     DeleteRecordsRequestTopic,
 )
+from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.http.live.start_position import StartPosition
-from millstream.servers.kafka.deferred_response import DeferredResponse
 from millstream.servers.kafka.fetch_session import FetchSessions
 from millstream.servers.kafka.handlers.epochs import offset_for_leader_epoch
 from millstream.servers.kafka.handlers.fetch import fetch

@@ -14,9 +14,9 @@ from millstream.cli.support.options import json_option
 from millstream.cli.support.output import print_table, to_json
 from millstream.config.keys import KEYS, TABLES, ConfigKey
 from millstream.config.loader import Configuration
-from millstream.config.origins import FromDefault, FromFile, FromVariable, Origin
+from millstream.config.origins import FromDefault, FromFile, FromHostName, FromVariable, Origin
 from millstream.config.values import display_value, json_value, toml_value
-from millstream.observe.logging.formatter import printable
+from millstream.observe.logging.printable import printable
 
 
 @click.group(cls=CommandGroup)
@@ -117,6 +117,8 @@ def _origin(origin: Origin) -> dict[str, Any]:
         return {"kind": "default"}
     if isinstance(origin, FromFile):
         return {"kind": "file", "file": origin.place, "line": origin.line}
+    if isinstance(origin, FromHostName):
+        return {"kind": "host name", "name": origin.host_name}
     return {
         "kind": "variable" if isinstance(origin, FromVariable) else "flag",
         "name": origin.place,

@@ -9,6 +9,7 @@ from millstream.cli.support.command_group import RootCommand
 
 NOUNS = {
     "bench": "millstream.cli.bench.command:bench",
+    "cluster": "millstream.cli.cluster.command:cluster",
     "completion": "millstream.cli.completion:completion",
     "config": "millstream.cli.config:config",
     "group": "millstream.cli.group.command:group",

@@ -18,6 +18,7 @@ from typing import Any
 
 from millstream.config.schema import (
     BrokerConfig,
+    ClusterConfig,
     Endpoint,
     HttpConfig,
     KafkaConfig,
@@ -50,6 +51,8 @@ class ConfigKeyType(enum.Enum):
     LABEL = "label"
     HOSTS = "hosts"
     ORIGINS = "origins"
+    CLUSTER_NAME = "cluster name"
+    SERVER_URLS = "server urls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,7 @@ TABLES: Mapping[str, str] = {
     "limits": "clients without a quota of their own",
     "logging": "the log on standard error",
     "telemetry": "traces and metrics for an OpenTelemetry collector",
+    "cluster": "the cluster that the node belongs to, and etcd",
 }
 """The tables of a file, in the order in which they are shown."""
 
@@ -114,6 +118,7 @@ PARTS: Mapping[str, tuple[type, str]] = {
     "store": (StoreConfig, "storage"),
     "logging": (LoggingConfig, "logging"),
     "telemetry": (TelemetryConfig, "telemetry"),
+    "cluster": (ClusterConfig, "cluster"),
 }
 """Each config of a node by its field in `NodeConfig`, with the table that its fields belong to."""
 
@@ -154,11 +159,16 @@ _TEXTS: Mapping[tuple[str, str], ConfigKeyType] = {
     ("http_server", "allowed_origins"): ConfigKeyType.ORIGINS,
     ("telemetry", "endpoint"): ConfigKeyType.URL,
     ("telemetry", "service_name"): ConfigKeyType.LABEL,
+    ("cluster", "etcd"): ConfigKeyType.SERVER_URLS,
+    ("cluster", "name"): ConfigKeyType.CLUSTER_NAME,
+    ("cluster", "etcd_user"): ConfigKeyType.LABEL,
+    ("cluster", "rack"): ConfigKeyType.LABEL,
 }
 """Text fields that are not paths, and lists of texts, by part and field."""
 
 _FLAGS: Mapping[str, str] = {
     "node.data": "--data",
+    "node.id": "--node-id",
     "node.insecure": "--insecure",
     "kafka.listen": "--kafka",
     "kafka.advertise": "--advertise",
@@ -166,6 +176,11 @@ _FLAGS: Mapping[str, str] = {
     "topics.durability": "--durability",
     "topics.partitions": "--partitions",
     "topics.auto_create": "--auto-create",
+    "cluster.etcd": "--etcd",
+    "cluster.name": "--cluster-name",
+    "cluster.peer": "--peer",
+    "cluster.peer_advertised": "--advertise-peer",
+    "cluster.rack": "--rack",
     "logging.level": "--log-level",
     "logging.format": "--log-format",
 }
@@ -179,6 +194,10 @@ _SHORT_VARIABLES: Mapping[str, str] = {
     "topics.durability": "MILLSTREAM_DURABILITY",
     "topics.partitions": "MILLSTREAM_PARTITIONS",
     "topics.auto_create": "MILLSTREAM_AUTO_CREATE",
+    "cluster.etcd": "MILLSTREAM_ETCD",
+    "cluster.peer": "MILLSTREAM_PEER",
+    "cluster.peer_advertised": "MILLSTREAM_ADVERTISE_PEER",
+    "cluster.rack": "MILLSTREAM_RACK",
     "logging.level": "MILLSTREAM_LOG_LEVEL",
     "logging.format": "MILLSTREAM_LOG_FORMAT",
 }

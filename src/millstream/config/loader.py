@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.config import sources, values
 from millstream.config.keys import KEYS, PARTS, ConfigKey
-from millstream.config.origins import FromDefault, FromFile, Origin
+from millstream.config.origins import FromDefault, FromFile, FromHostName, Origin
 from millstream.config.schema import InvalidField, NodeConfig
 from millstream.config.sources import KeyAssignment, SourceEntry, UnknownKey, UnusedVariable
 from millstream.errors import InvalidConfig
+
+_NODE_ID = KEYS["node.id"]
+_NUMBER_AT_END = re.compile(r"[0-9]+$")
 
 SHOWN_LENGTH_MAX = 100
 """Characters of a wrong value that an error repeats: enough to find it by."""
@@ -50,12 +54,14 @@ def load_configuration(
     flags: Mapping[str, Any] | None = None,
     pairs: Collection[str] = (),
     others: Collection[str] = (),
+    host_name: str = "",
 ) -> Configuration:
     """Read the file, the variables and the flags, of which the later win, and validate all values.
 
     `config` is the path of the file, `flags` has the values of options that have a key of their
     own, by key path, `pairs` the arguments of `--set`, and `others` the names of variables that
-    other commands read. Raises `ConfigurationError` with everything that is wrong.
+    other commands read. `host_name` is that of the machine, whose number is the id of a node in a
+    cluster that has no other one. Raises `ConfigurationError` with everything that is wrong.
     """
     problems: list[str] = []
     warnings: list[str] = []
@@ -67,11 +73,31 @@ def load_configuration(
         sources.read_flags(flags or {}, pairs),
     ):
         assigned |= _resolve_source(entries, problems, warnings)
+    if (etcd := assigned.get("cluster.etcd")) and etcd.value and _NODE_ID.path not in assigned:
+        _take_node_id(host_name, assigned, problems)
     if problems:
         raise ConfigurationError(problems)
     node = _build_node(assigned)
     origins = {path: given.origin for path, given in assigned.items()}
     return Configuration(node=node, origins=origins, file=path, warnings=tuple(warnings))
+
+
+def _take_node_id(host_name: str, assigned: dict[str, KeyAssignment], problems: list[str]) -> None:
+    """Take the id of a node in a cluster from the number at the end of its host name."""
+    found = _NUMBER_AT_END.search(host_name.partition(".")[0])
+    if found is None:
+        problems.append(
+            f"a node of a cluster needs an id: set {_NODE_ID.flag} or {_NODE_ID.variable}, or let"
+            f" the host name end with a number, got {host_name!r}"
+        )
+        return
+    origin = FromHostName(host_name)
+    try:
+        value = values.parse_value(_NODE_ID, found[0])
+    except ValueError:
+        problems.append(describe_invalid_value(_NODE_ID, found[0], origin))
+        return
+    assigned[_NODE_ID.path] = KeyAssignment(_NODE_ID, value, origin)
 
 
 def _read_file(path: str, problems: list[str], warnings: list[str]) -> Iterator[SourceEntry]:

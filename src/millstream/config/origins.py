@@ -58,7 +58,18 @@ class FromFile:
         return f"{self.place}, line {self.line}"
 
 
-Origin: TypeAlias = FromDefault | FromVariable | FromFlag | FromFile
+@dataclass(frozen=True, slots=True)
+class FromHostName:
+    """Taken from the name of the machine."""
+
+    host_name: str
+    place: str = "host name"
+
+    def __str__(self) -> str:
+        return f"host name {self.host_name}"
+
+
+Origin: TypeAlias = FromDefault | FromVariable | FromFlag | FromFile | FromHostName
 
 
 def line_of(text: str, path: tuple[str, ...]) -> int:

@@ -187,6 +187,14 @@ def _check_at_most(config: Any, name: str, limit_name: str) -> None:
         raise InvalidField(words, name, limit_name, limit=limit, value=value)
 
 
+def _check_together(config: Any, first: str, second: str) -> None:
+    """Check that both fields are set, or neither."""
+    if (getattr(config, first) is None) != (getattr(config, second) is None):
+        is_first = getattr(config, second) is None
+        given, missing = (first, second) if is_first else (second, first)
+        raise InvalidField("{} must be set together with {}", missing, given)
+
+
 def _listed(kind: type[enum.Enum]) -> str:
     return ", ".join(member.value for member in kind)
 
@@ -551,6 +559,110 @@ class KafkaConfig(_Limited):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerConfig(_Limited):
+    """Settings of the connections between the nodes of a cluster, in both directions."""
+
+    request_size_max: int = 100 * MIB
+    """A larger request of a peer ends its connection."""
+
+    response_size_max: int = 128 * MIB
+    """A larger response of a peer ends its connection. A fetch returns at least one batch, however
+    large that is.
+    """
+
+    connections_max: int = 512
+    """Concurrent connections of peers; beyond this, new ones are closed."""
+
+    connections_per_address_max: int = 512
+    """Concurrent connections of peers from one address."""
+
+    handshake_ms_max: int = 5_000
+    """Time from connecting until the handshake is complete."""
+
+    request_ms_max: int = 30_000
+    """Time from the first byte of a request until it is complete."""
+
+    idle_ms_max: int = 600_000
+    """A connection without a request for this long is closed."""
+
+    output_ms_max: int = 30_000
+    """A peer that reads nothing for this long while responses wait is disconnected."""
+
+    requests_in_flight_max: int = 1_000
+    """Requests of one connection that are processed at once; beyond this, they are refused."""
+
+    receive_bytes_max: int = 512 * MIB
+    """Bytes of requests that all connections together may hold in memory; beyond this, no more are
+    read.
+    """
+
+    output_bytes_max: int = 512 * MIB
+    """Bytes of responses that may wait to be read by peers; beyond this, requests are refused."""
+
+    replication_connections_max: int = 1
+    """Connections to each peer for replication."""
+
+    forwarding_connections_max: int = 4
+    """Connections to each peer for requests of clients that are forwarded."""
+
+    admin_connections_max: int = 1
+    """Connections to each peer for everything else."""
+
+    calls_in_flight_max: int = 256
+    """Requests to a peer on one connection; beyond this, and if no more connections are allowed,
+    they fail at once.
+    """
+
+    silence_ms_max: int = 2_000
+    """A connection on which nothing arrives for this long after a request was given up is closed:
+    the peer, or the way to it, may be gone.
+    """
+
+    backoff_ms_min: int = 50
+    """Time before the second attempt to connect; it doubles with each further attempt."""
+
+    backoff_ms_max: int = 2_000
+    """Longest time between attempts to connect."""
+
+    breaker_failures_max: int = 5
+    """Failed requests to a peer in a row after which no more are sent for `breaker_open_ms`."""
+
+    breaker_successes_min: int = 3
+    """Requests that must succeed, one after another, before requests are sent without limit."""
+
+    breaker_open_ms: int = 30_000
+    """How long no request is sent to a peer that failed."""
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "request_size_max": (1 * KIB, 1 * GIB),
+        "response_size_max": (64 * KIB, 1 * GIB),
+        "connections_max": (1, 1_000_000),
+        "connections_per_address_max": (1, 1_000_000),
+        "handshake_ms_max": (100, 2**31 - 1),
+        "request_ms_max": (100, 2**31 - 1),
+        "idle_ms_max": (100, 2**31 - 1),
+        "output_ms_max": (100, 2**31 - 1),
+        "requests_in_flight_max": (1, 100_000),
+        "receive_bytes_max": (1 * MIB, 64 * GIB),
+        "output_bytes_max": (1 * MIB, 64 * GIB),
+        "replication_connections_max": (1, 64),
+        "forwarding_connections_max": (1, 64),
+        "admin_connections_max": (1, 64),
+        "calls_in_flight_max": (1, 100_000),
+        "silence_ms_max": (10, 600_000),
+        "backoff_ms_min": (0, 60_000),
+        "backoff_ms_max": (0, 600_000),
+        "breaker_failures_max": (1, 1_000),
+        "breaker_successes_min": (1, 1_000),
+        "breaker_open_ms": (1, 3_600_000),
+    }
+
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        _check_at_most(self, "backoff_ms_min", "backoff_ms_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig(_Limited):
     """Settings of the HTTP server of one node."""
 
@@ -757,6 +869,22 @@ def is_label(text: Any) -> bool:
     return isinstance(text, str) and 1 <= len(text) <= LABEL_LENGTH_MAX and text.isprintable()
 
 
+SERVER_URLS_WORDS = "URLs http://HOST:PORT or https://HOST:PORT without a path"
+CLUSTER_NAME_WORDS = "1 to 100 letters, digits, dots, hyphens and underscores"
+
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+def is_server_url(text: Any) -> bool:
+    """Return whether `text` is a URL of a server: scheme, host and port."""
+    return is_url(text) and urlsplit(text).port is not None and urlsplit(text).path in ("", "/")
+
+
+def is_cluster_name(text: Any) -> bool:
+    """Return whether `text` can be the name of a cluster."""
+    return isinstance(text, str) and _CLUSTER_NAME.fullmatch(text) is not None
+
+
 HOSTS_WORDS = "host names without a port, or *"
 ORIGINS_WORDS = "origins such as https://app.example, or *"
 
@@ -803,6 +931,90 @@ class Endpoint(NamedTuple):
 
 _KAFKA = Endpoint("127.0.0.1", 9092)
 _HTTP = Endpoint("127.0.0.1", 8080)
+_PEER = Endpoint("127.0.0.1", 9093)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig(_Limited):
+    """Settings of one node for its cluster. A node without etcd is alone."""
+
+    etcd: tuple[str, ...] = ()
+    """URLs of the members of etcd in which the cluster keeps its metadata, such as
+    `http://10.0.0.1:2379`. All nodes of a cluster have the same ones. If it is empty, the node is
+    alone and keeps its metadata in its data directory.
+    """
+
+    name: str = "millstream"
+    """The id of the cluster: its keys in etcd are below `/millstream/<name>/`."""
+
+    etcd_user: str | None = None
+    """User of etcd, if authentication is enabled there."""
+
+    etcd_password_file: str | None = None
+    """File with the password of that user, in its first line."""
+
+    etcd_ca_file: str | None = None
+    """Certificates (PEM) of the authorities that etcd's certificate must be signed by. If it is
+    not set, those of the system apply.
+    """
+
+    etcd_cert_file: str | None = None
+    """Certificate (PEM) by which the node authenticates to etcd."""
+
+    etcd_key_file: str | None = None
+    """Private key (PEM) of that certificate."""
+
+    etcd_timeout_ms: int = 2_000
+    """Deadline of a call to etcd, over all of its members. A change that has no response by then
+    may or may not have been made.
+    """
+
+    lease_ttl_ms: int = 4_000
+    """How long a node may not renew its lease before the cluster takes it for dead, rounded up to
+    whole seconds. etcd may extend it to 1.5 times its election timeout.
+    """
+
+    replica_lag_ms_max: int = 500
+    """How long a replica may be behind its leader before it leaves the in-sync replicas, unless the
+    others are slow too: then 8 times their median.
+    """
+
+    rack: str | None = None
+    """Rack, zone or site of the node: replicas are spread over them."""
+
+    peer: Endpoint = _PEER
+    """Address on which the node listens for other nodes of its cluster."""
+
+    peer_advertised: Endpoint | None = None
+    """Address that other nodes are told to connect to, if it differs from the one that the node
+    listens on.
+    """
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "etcd_timeout_ms": (100, 60_000),
+        "lease_ttl_ms": (1_000, 600_000),
+        "replica_lag_ms_max": (50, 3_600_000),
+    }
+
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        _check_texts("etcd", self.etcd, is_server_url, SERVER_URLS_WORDS)
+        if not is_cluster_name(self.name):
+            words = f"{{}} must be {CLUSTER_NAME_WORDS}, got {{value!r}}"
+            raise InvalidField(words, "name", value=self.name)
+        for name in ("etcd_user", "rack"):
+            value = getattr(self, name)
+            if value is not None and not is_label(value):
+                raise InvalidField(
+                    f"{{}} must be {LABEL_WORDS}, got {{value!r}}", name, value=value
+                )
+        _check_together(self, "etcd_user", "etcd_password_file")
+        _check_together(self, "etcd_cert_file", "etcd_key_file")
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether the node is alone."""
+        return not self.etcd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -847,6 +1059,7 @@ class NodeConfig(_Limited):
     store: StoreConfig = StoreConfig()
     logging: LoggingConfig = LoggingConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    cluster: ClusterConfig = ClusterConfig()
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "drain_ms_max": (0, 3_600_000),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -57,6 +56,8 @@ def quantity(text: str, units: Mapping[str, int]) -> int:
     sizes = {name.lower(): size for name, size in units.items()}
     if unit and unit.lower() not in sizes:
         raise ValueError("unknown unit")
+    from fractions import Fraction  # noqa: PLC0415 - commands that parse no quantity load none.
+
     number = Fraction(f"{digits.replace('_', '')}.{fraction or 0}") * sizes.get(unit.lower(), 1)
     if number.denominator != 1 or (fraction and not unit):
         raise ValueError("not a whole number of the smallest unit")

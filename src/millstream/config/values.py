@@ -11,15 +11,19 @@ from typing import Any
 
 from millstream.config.keys import ConfigKey, ConfigKeyType
 from millstream.config.schema import (
+    CLUSTER_NAME_WORDS,
     ENDPOINT_WORDS,
     HOSTS_WORDS,
     LABEL_WORDS,
     ORIGINS_WORDS,
+    SERVER_URLS_WORDS,
     URL_WORDS,
     Endpoint,
+    is_cluster_name,
     is_host_pattern,
     is_label,
     is_origin_pattern,
+    is_server_url,
     is_url,
     parse_endpoint,
 )
@@ -133,6 +137,19 @@ def _read_origins(_: ConfigKey, given: Any) -> tuple[str, ...]:
     return origins
 
 
+def _read_cluster_name(_: ConfigKey, given: Any) -> str:
+    if not is_cluster_name(given):
+        raise ValueError("not a name of a cluster")
+    return str(given)
+
+
+def _read_server_urls(_: ConfigKey, given: Any) -> tuple[str, ...]:
+    urls = _texts(given)
+    if not all(map(is_server_url, urls)):
+        raise ValueError("not URLs of servers")
+    return urls
+
+
 def _texts(given: Any) -> tuple[str, ...]:
     """Return a list of texts, from an array of a file or from text with commas."""
     if isinstance(given, str):
@@ -156,6 +173,8 @@ _READERS = {
     ConfigKeyType.LABEL: _read_label,
     ConfigKeyType.HOSTS: _read_hosts,
     ConfigKeyType.ORIGINS: _read_origins,
+    ConfigKeyType.CLUSTER_NAME: _read_cluster_name,
+    ConfigKeyType.SERVER_URLS: _read_server_urls,
 }
 
 
@@ -180,6 +199,10 @@ def describe_allowed(key: ConfigKey) -> str:
             words = HOSTS_WORDS
         case ConfigKeyType.ORIGINS:
             words = ORIGINS_WORDS
+        case ConfigKeyType.CLUSTER_NAME:
+            words = CLUSTER_NAME_WORDS
+        case ConfigKeyType.SERVER_URLS:
+            words = SERVER_URLS_WORDS
         case _:
             words = _range(key)
     return words + f", or {NONE}" * key.is_optional
@@ -210,7 +233,7 @@ def display_value(key: ConfigKey, value: Any) -> str:
         return with_unit(value, _SHOWN_UNITS[key.kind])
     if isinstance(value, bool):
         return str(value).lower()
-    if key.kind in (ConfigKeyType.HOSTS, ConfigKeyType.ORIGINS):
+    if key.kind in (ConfigKeyType.HOSTS, ConfigKeyType.ORIGINS, ConfigKeyType.SERVER_URLS):
         return ", ".join(value) or NONE
     return str(json_value(value))
 

@@ -116,7 +116,7 @@ class NodeInfo:
             ),
             topics=broker.topics.count,
             partitions=broker.topics.partition_count,
-            groups=len(broker.groups.registry),
+            groups=len(broker.groups),
             queues=len(broker.queues.all()),
             kafka_connections=self._kafka.connection_count,
             http_connections=len(self._http.connections),

@@ -130,20 +130,24 @@ def decompress(codec: int, data: Bytes, *, size_max: int = BODY_SIZE_MAX) -> byt
 
 def _decompress_within(into: _DecompressInto, data: Bytes, size: int, size_max: int) -> bytes:
     """Decompress into a buffer of `size` bytes, or of `size_max` if that is too small."""
+    while (body := _decompress_up_to(into, data, size)) is None:
+        if size == size_max:
+            raise _oversized(len(data), size_max)
+        size = size_max
+    return body
+
+
+def _decompress_up_to(into: _DecompressInto, data: Bytes, size: int) -> bytes | None:
+    """Decompress into a buffer of `size` bytes; return None if that is too small."""
     buffer = _make_buffer(size)
     try:
-        written = into(data, buffer)
+        return bytes(buffer[: into(data, buffer)])
     except cramjam.DecompressionError as error:
-        if _FULL not in str(error):
-            raise CorruptBatch(
-                f"body of {len(data)} bytes cannot be decompressed: {error}"
-            ) from error
-    else:
-        return bytes(buffer[:written])
-    if size == size_max:
-        raise _oversized(len(data), size_max)
-    del buffer  # Before the next one is made.
-    return _decompress_within(into, data, size_max, size_max)
+        if _FULL in str(error):
+            return None
+        raise CorruptBatch(f"body of {len(data)} bytes cannot be decompressed: {error}") from error
+    finally:
+        del buffer  # An error refers to this frame, and is kept longer than the memory may be.
 
 
 def _oversized(stored: int, size_max: int, declared: int | None = None) -> OversizedBody:

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.cli.support.output import printable, text_or_base64, time_text, to_json
+from millstream.cli.support.output import (
+    print_table,
+    printable,
+    text_or_base64,
+    time_text,
+    to_json,
+)
 
 
 @given(st.text())
@@ -46,3 +52,28 @@ def test_bytes_are_shown_with_how_they_became_text(
     data: bytes | None, shown: tuple[str | None, str | None]
 ) -> None:
     assert text_or_base64(data) == shown
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "lines"),
+    [
+        (
+            ("TOPIC", "RECORDS"),
+            [("a", 5), ("orders", "-"), ("b", 12_000)],
+            ["TOPIC   RECORDS", "a             5", "orders        -", "b         12000"],
+        ),
+        (("KEY", "VALUE"), [("a", "1"), ("b", "x")], ["KEY  VALUE", "a    1", "b    x"]),
+        (("NAME", "N"), [("日本", 1), ("e\u0301", 2)], ["NAME  N", "日本  1", "e\u0301     2"]),
+        (("NAME", "N"), [("a\nb\x1b[2J", 1)], ["NAME         N", r"a\nb\x1b[2J  1"]),
+        (("NAME", "N"), [], ["NAME  N"]),
+    ],
+    ids=["numbers", "text", "wide and combining", "control characters", "no rows"],
+)
+def test_a_table_has_its_columns_aligned_as_a_terminal_shows_them(
+    columns: tuple[str, ...],
+    rows: list[tuple[object, ...]],
+    lines: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(columns, rows)
+    assert capsys.readouterr().out.splitlines() == lines

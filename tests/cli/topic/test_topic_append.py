@@ -62,6 +62,12 @@ def test_input_of_nothing_appends_nothing(node: RunningBroker) -> None:
     assert append(node, input=b"") == {"records": 0, "partitions": []}
 
 
+def test_input_of_nothing_is_told(node: RunningBroker) -> None:
+    result = run("topic", "append", "orders", server=node.url, input=b"")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "the input has no records, nothing was appended\n"
+
+
 def test_raw_input_is_one_value(node: RunningBroker) -> None:
     append(node, "--format", "raw", "--key", "k", input=b"a\nb\n")
     assert [(one.key, one.raw) for one in records(node)] == [("k", b"a\nb\n")]

@@ -77,7 +77,9 @@ async def append(broker: Broker, topic: str, count: int, partition: int = 0) -> 
 
 async def commit(broker: Broker, group: str, topic: str, offset: int, partition: int = 0) -> None:
     where = TopicPartition(topic, partition)
-    await broker.groups.commit(group, OffsetCommitter(), {where: OffsetAndMetadata(offset=offset)})
+    await broker.groups.of(group).commit(
+        group, OffsetCommitter(), {where: OffsetAndMetadata(offset=offset)}
+    )
 
 
 @with_broker
@@ -101,14 +103,14 @@ async def test_topics_and_partitions_are_counted_whether_they_were_used_or_not(b
 
 @with_broker
 async def test_a_group_moves_from_state_to_state(broker, clock):
-    joined = await broker.groups.join("g", JOIN)
+    joined = await broker.groups.of("g").join("g", JOIN)
     assert told(broker)["millstream_broker_groups", "classic", "CompletingRebalance"] == 1
     sync = GroupSyncRequest(
         member_id=joined.member_id,
         generation=joined.generation,
         assignments={joined.member_id: b"all"},
     )
-    await broker.groups.sync("g", sync)
+    await broker.groups.of("g").sync("g", sync)
     found = told(broker)
     assert found["millstream_broker_groups", "classic", "CompletingRebalance"] == 0
     assert found["millstream_broker_groups", "classic", "Stable"] == 1
@@ -132,14 +134,14 @@ async def test_transactional_ids_are_counted_by_state_and_the_oldest_is_told(bro
     second = await broker.transactions.init_producer("second", 60_000)
     assert told(broker)[name, "Empty"] == 2
     assert told(broker)["millstream_broker_oldest_transaction_seconds",] == 0
-    await broker.transactions.add_partitions("first", *first, [("a", 0)])
+    await broker.transactions.of("first").add_partitions("first", *first, [("a", 0)])
     clock.advance(7)
-    await broker.transactions.add_partitions("second", *second, [("a", 0)])
+    await broker.transactions.of("second").add_partitions("second", *second, [("a", 0)])
     clock.advance(1.5)
     found = told(broker)
     assert found[name, "Ongoing"] == 2
     assert found["millstream_broker_oldest_transaction_seconds",] == 8.5
-    await broker.transactions.end("first", *first, is_commit=True, is_bumping=False)
+    await broker.transactions.of("first").end("first", *first, is_commit=True, is_bumping=False)
     found = told(broker)
     assert (found[name, "Ongoing"], found[name, "CompleteCommit"]) == (1, 1)
     assert found["millstream_broker_oldest_transaction_seconds",] == 1.5
@@ -149,7 +151,7 @@ async def test_transactional_ids_are_counted_by_state_and_the_oldest_is_told(bro
 async def test_a_clock_that_was_set_back_makes_no_transaction_younger_than_nothing(broker, clock):
     await broker.topics.create("a")
     producer = await broker.transactions.init_producer("t", 60_000)
-    await broker.transactions.add_partitions("t", *producer, [("a", 0)])
+    await broker.transactions.of("t").add_partitions("t", *producer, [("a", 0)])
     clock.jump_wall(-3_600_000)
     assert told(broker)["millstream_broker_oldest_transaction_seconds",] == 0
 
@@ -231,7 +233,7 @@ async def test_lag_is_told_of_so_many_partitions_and_the_others_are_counted(brok
         await append(broker, "a", 1, partition=partition)
     offsets = {TopicPartition("a", index): OffsetAndMetadata(offset=0) for index in range(30)}
     for number in range(100):
-        await broker.groups.commit(f"g{number}", OffsetCommitter(), offsets)
+        await broker.groups.of(f"g{number}").commit(f"g{number}", OffsetCommitter(), offsets)
     assert len(lags(broker)) == LISTED_MAX
     found = told(broker)
     assert found["millstream_broker_committed_offsets",] == 3_000

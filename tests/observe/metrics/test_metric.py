@@ -24,7 +24,7 @@ DECLARED = [metric for section in SECTIONS for metric in section.metrics]
 UNITS = (
     "bytes", "connections", "evictions", "feeds", "fetches", "flag", "groups", "ids", "info",
     "jobs", "logs", "maps", "members", "offset", "offsets", "partitions", "problems", "producers",
-    "publishers", "quotas", "records", "requests", "seconds", "segments", "sessions",
+    "publishers", "quotas", "records", "requests", "revision", "seconds", "segments", "sessions",
     "spans", "streams", "topics",
 )  # fmt: skip
 """Units of gauges."""
@@ -69,7 +69,8 @@ def parsed(text: str) -> dict[tuple[str, ...], float]:
 @pytest.mark.parametrize("metric", DECLARED, ids=lambda metric: metric.name)
 def test_a_metric_is_named_after_its_layer_and_ends_in_its_unit(metric):
     assert re.fullmatch(
-        r"millstream_(node|kafka|http|broker|group|queue|stream|store|log|telemetry)(_[a-z]+)+",
+        r"millstream_(node|cluster|kafka|http|peer|broker|group|queue|stream|store|log|metadata|telemetry)"
+        r"(_[a-z]+)+",
         metric.name,
     )
     if metric.kind is MetricKind.COUNTER:

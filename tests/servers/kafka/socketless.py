@@ -11,6 +11,9 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from millstream.broker.broker import epoch_of
+from millstream.broker.cluster_admin import LoneNodeAdmin
+from millstream.broker.cluster_view import LoneNodeView
 from millstream.broker.dynamic_configs import DynamicConfigs
 from millstream.broker.quotas import Quotas
 from millstream.broker.topics.topics import Topics
@@ -46,6 +49,12 @@ class HandlerNode:
             listener=Endpoint("0.0.0.0", 9092),
             advertised=Endpoint("there", 9092),
             clock=self.clock,
+            admin=LoneNodeAdmin(NODE_ID, topics, lambda: Endpoint("there", 9092)),
+            cluster=LoneNodeView(
+                NODE_ID,
+                lambda: Endpoint("there", 9092),
+                lambda topic, index: epoch_of(topics, topic, index),
+            ),
         )
 
     async def ask(

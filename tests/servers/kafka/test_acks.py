@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from millstream.config.schema import Durability, KafkaConfig, LogConfig
+from millstream.broker.cluster_view import LoneNodeView
+from millstream.config.schema import Durability, Endpoint, KafkaConfig, LogConfig
 from millstream.protocols.kafka.apis import PRODUCE_KEY
-from millstream.servers.kafka.block_pool import BlockPool, ReceiveBlock
+from millstream.servers.block_pool import BlockPool, ReceiveBlock
 from millstream.servers.kafka.counters import KafkaCounters
 from millstream.servers.kafka.dispatcher import Dispatcher
 from millstream.servers.kafka.handlers.produce import produce
@@ -42,6 +43,7 @@ class ProduceClient:
         broker: Any = SimpleNamespace(
             topics=SimpleNamespace(partition=lambda name, index: bench.partition),
             quotas=SimpleNamespace(is_empty=True),
+            cluster=LoneNodeView(1, lambda: Endpoint("there", 9092), lambda *_: 0),
         )
         sessions: Any = None
         self._dispatcher = Dispatcher(

@@ -7,15 +7,15 @@ import struct
 
 from millstream.config.schema import KafkaConfig
 from millstream.errors import MalformedRequest
+from millstream.servers.block_pool import BLOCK_SIZE, BlockPool
+from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.kafka.backlogs import (
     ARRIVAL_REQUESTS_MAX,
     SLICE_REQUESTS_MAX,
     TURN_REQUESTS_MAX,
     Backlogs,
 )
-from millstream.servers.kafka.block_pool import BLOCK_SIZE, BlockPool
 from millstream.servers.kafka.counters import KafkaCounters
-from millstream.servers.kafka.deferred_response import DeferredResponse
 from millstream.servers.kafka.fetch_session import FetchSessions
 from millstream.servers.kafka.kafka_protocol import KafkaProtocol
 from millstream.servers.kafka.pending_request import PendingRequest

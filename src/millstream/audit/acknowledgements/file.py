@@ -35,6 +35,7 @@ from millstream.errors import (
     MillstreamError,
     StorageFailed,
     StoreLocked,
+    again,
 )
 
 BUFFER_SIZE_MAX = 64 * 1024
@@ -253,7 +254,7 @@ class AcknowledgementFile:
         if self._file is None:
             raise LogClosed(f"{self.path} is closed")
         if self._error is not None:
-            raise self._error
+            raise again(self._error)
 
     def _flush(self) -> None:
         assert self._file is not None, "it was checked"

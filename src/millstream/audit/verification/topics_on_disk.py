@@ -12,7 +12,7 @@ from millstream.metadata.sqlite_copy import copied
 from millstream.metadata.sqlite_schema import (
     check_format,
     check_integrity,
-    checked_entry,
+    read_entries,
     translate,
 )
 
@@ -37,8 +37,8 @@ def _read(path: str) -> dict[str, TopicRow]:
         if check_format(connection, path):
             return {}
         check_integrity(connection, path)
-        rows = connection.execute(
-            "SELECT key, value, revision, crc32c FROM entries WHERE key LIKE ?",
-            (TOPICS_PREFIX + "%",),
+        return dict(
+            decode_row(entry.key, entry.value)
+            for entry in read_entries(connection, path)
+            if entry.key.startswith(TOPICS_PREFIX)
         )
-        return dict(decode_row(checked_entry(row, path)) for row in rows)

@@ -6,7 +6,6 @@ its commands as `module:function` and imports only the one that runs.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -65,6 +64,8 @@ class RootCommand(CommandGroup):
 
 def suggestion(name: str, names: Iterable[str]) -> str:
     """Return the part of an error message that suggests similar names."""
+    import difflib  # noqa: PLC0415 - for mistakes only.
+
     close = difflib.get_close_matches(name, list(names), n=SUGGESTIONS_MAX)
     return f" Did you mean {_either(close)}?" if close else ""
 

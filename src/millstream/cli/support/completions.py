@@ -6,7 +6,9 @@ if no node answers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import closing
 
 import click
 from click.shell_completion import CompletionItem
@@ -32,17 +34,20 @@ def _completes(kind: str, key: str) -> Callable[..., list[CompletionItem]]:
 
 
 def _names(context: click.Context, kind: str, key: str) -> list[str]:
-    import msgspec  # noqa: PLC0415 - with the client.
-
-    from millstream.clients.http.core.requests import Request  # noqa: PLC0415
-    from millstream.clients.http.sync.client import Client  # noqa: PLC0415
+    from millstream.clients.http.core.config import ClientConfig  # noqa: PLC0415
+    from millstream.clients.http.core.node_addresses import parse_node_urls  # noqa: PLC0415
+    from millstream.clients.http.core.request import Request  # noqa: PLC0415
+    from millstream.clients.http.transport.connection_pool import ConnectionPool  # noqa: PLC0415
+    from millstream.clock import SystemClock  # noqa: PLC0415
 
     query = "" if kind == "queues" else f"?limit={NAMES_MAX}"
     try:
-        with Client(_server(context)) as client:
-            answer = client.connections.send(Request("GET", f"/v1/{kind}{query}"), PATIENCE_S)
-        return [str(item[key]) for item in msgspec.json.decode(answer.body)[kind]]
-    except (MillstreamError, msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
+        address = parse_node_urls(_server(context)).current
+        connections = ConnectionPool(address, ClientConfig(), clock=SystemClock())
+        with closing(connections):
+            answer = connections.send(Request("GET", f"/v1/{kind}{query}"), PATIENCE_S)
+        return [str(item[key]) for item in json.loads(answer.body)[kind]]
+    except (MillstreamError, ValueError, LookupError, TypeError):
         return []
 
 

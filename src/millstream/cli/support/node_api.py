@@ -1,8 +1,8 @@
 """Requests to a running node over HTTP.
 
-All commands use `millstream.Client`, without a proxy: a node runs on this machine or in the network
-of its operator. Requests that the client has no method for go through `NodeApi.ask`, over the same
-connections and with the same rules.
+Most commands send single requests with `NodeApi.ask`, by the rules of `millstream.Client`: the same
+retries, the same errors, no proxy. They do not load the client itself, which takes longer than all
+that they do. Commands that append, follow or work on jobs use `NodeApi.client`.
 
 A client that loses its node waits for it to come back. So a command first checks once, without
 waiting, that there is a node at the address.
@@ -10,8 +10,10 @@ waiting, that there is a node at the address.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import quote, urlencode
 
@@ -31,6 +33,7 @@ from millstream.errors import (
 )
 
 if TYPE_CHECKING:
+    from millstream.clients.http.core.steps import ClientContext
     from millstream.clients.http.sync.client import Client
 
 PATIENCE_S = 30.0
@@ -52,7 +55,7 @@ server_option = click.option(
     default="http://127.0.0.1:8080",
     show_default=True,
     show_envvar=True,
-    help="HTTP address of the node.",
+    help="HTTP address of the node, or several of a cluster with commas between them.",
 )
 
 
@@ -66,30 +69,86 @@ class ApiResponse(NamedTuple):
 class NodeApi:
     """A node that answers."""
 
-    def __init__(self, client: Client, server: str) -> None:
-        self.client = client
-        """For records and jobs: appends exactly once, follows, extends leases."""
+    def __init__(self, context: ClientContext, server: str) -> None:
+        from millstream.clients.http.sync.step_runner import StepRunner  # noqa: PLC0415
+        from millstream.clients.http.transport.connection_pool import ConnectionPool  # noqa: PLC0415
+
         self.server = server
+        self._context = context
+        self._connections = {
+            address: ConnectionPool(address, context.config, clock=context.clock)
+            for address in context.addresses.all
+        }
+        self._runner = StepRunner(self._connections)
+
+    @cached_property
+    def client(self) -> Client:
+        """For records and jobs: appends exactly once, follows, extends leases."""
+        from millstream.clients.http.sync.client import Client  # noqa: PLC0415
+
+        return Client(self.server, config=self._context.config)
+
+    def close(self) -> None:
+        """Close all connections."""
+        if "client" in self.__dict__:
+            self.client.close()
+        for connections in self._connections.values():
+            connections.close()
+
+    def greet(self) -> None:
+        """Check that a node answers, with one attempt at each address."""
+        from millstream.clients.http.core.refusal import refusal_of  # noqa: PLC0415
+        from millstream.clients.http.core.request import Request  # noqa: PLC0415
+
+        config = self._context.config
+        timeout_s = config.connect_s_max + config.answer_s_max
+        request, addresses = Request("GET", "/health/live"), self._context.addresses
+        for attempt, address in enumerate(addresses.all, 1):
+            try:
+                answer = self._connections[address].send(request, timeout_s)
+                break
+            except NodeUnreachable:
+                addresses.move_on(address)
+                if attempt == len(addresses):
+                    raise
+        if (refusal := refusal_of(answer)) is not None:
+            raise refusal.error
+        if b'"status"' not in answer.body:
+            raise MalformedAnswer(f"its liveness check returned {answer.status}")
 
     def ask(self, method: str, path: str, body: object = None, *, field: str = "") -> Any:
         """Send one request and return its response, which must contain `field`."""
         return self.tell(method, path, body, field=field).body
 
-    def tell(self, method: str, path: str, body: object = None, *, field: str = "") -> ApiResponse:
-        """Send one request and return its response with the status."""
-        import msgspec  # noqa: PLC0415 - with the client, which is loaded where one is needed.
+    def tell(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        field: str = "",
+        is_repeatable: bool | None = None,
+    ) -> ApiResponse:
+        """Send one request and return its response with the status.
 
-        from millstream.clients.http.core.requests import Idempotency, Request  # noqa: PLC0415
+        A request that has an effect each time is not sent again if the first may have been
+        executed. By default, only a POST is such a request.
+        """
+        from millstream.clients.http.core.request import Idempotency, Request  # noqa: PLC0415
         from millstream.clients.http.core.steps import send_with_retries  # noqa: PLC0415
 
-        effect = {"GET": Idempotency.NONE, "POST": Idempotency.EACH}.get(method, Idempotency.SAME)
-        data = b"" if body is None else msgspec.json.encode(body)
-        answer = self.client.run(
-            send_with_retries(self.client.context, Request(method, path, effect, data))
+        if is_repeatable is None:
+            is_repeatable = method != "POST"
+        effect = Idempotency.SAME if is_repeatable else Idempotency.EACH
+        if method == "GET":
+            effect = Idempotency.NONE
+        data = b"" if body is None else json.dumps(body).encode()
+        answer = self._runner.run(
+            send_with_retries(self._context, Request(method, path, effect, data))
         )
         try:
-            decoded: Any = msgspec.json.decode(answer.body) if answer.body else None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            decoded: Any = json.loads(answer.body) if answer.body else None
+        except ValueError as error:  # Not JSON, or not UTF-8.
             raise MalformedAnswer(str(error)) from error
         if field and not (isinstance(decoded, dict) and field in decoded):
             raise MalformedAnswer(f"there is no {field}")
@@ -121,20 +180,23 @@ def path_of(kind: str, name: str) -> str:
 @contextmanager
 def connected(server: str, *, patience_s: float = PATIENCE_S) -> Iterator[NodeApi]:
     """Yield a node that answers; an error ends the command with one line."""
+    # Here and not above: `--help` and completion need none of it.
     from millstream.clients.http.core.config import ClientConfig  # noqa: PLC0415
-    from millstream.clients.http.sync.client import Client  # noqa: PLC0415 - not for --help.
+    from millstream.clients.http.core.node_addresses import parse_node_urls  # noqa: PLC0415
+    from millstream.clients.http.core.steps import ClientContext  # noqa: PLC0415
+    from millstream.clock import SystemClock  # noqa: PLC0415
 
     config = ClientConfig(timeout_s=patience_s, answer_s_max=patience_s)
     try:
-        client = Client(server, config=config)
+        addresses = parse_node_urls(server)
     except InvalidConfig:
         raise click.BadParameter(
-            f"must be http://HOST:PORT, got {server!r}", param_hint="--server"
+            f"must be http://HOST:PORT, or several with commas between them, got {server!r}",
+            param_hint="--server",
         ) from None
-    with client:
-        node = NodeApi(client, server)
+    with closing(NodeApi(ClientContext(addresses, config, SystemClock(), _jitter), server)) as node:
         try:
-            _greet(client)
+            node.greet()
             yield node
         except NodeUnreachable as lost:
             _end(_unreachable(server, lost), lost)
@@ -151,17 +213,10 @@ _MESSAGE_MAX = 300
 """Limit for messages of servers that may not be a node."""
 
 
-def _greet(client: Client) -> None:
-    """Check that a node answers, with one attempt."""
-    from millstream.clients.http.core.requests import Request  # noqa: PLC0415
-    from millstream.clients.http.core.responses import refusal_of  # noqa: PLC0415
+def _jitter() -> float:
+    import random  # noqa: PLC0415 - for requests that are repeated only.
 
-    timeout_s = client.config.connect_s_max + client.config.answer_s_max
-    answer = client.connections.send(Request("GET", "/health/live"), timeout_s)
-    if (refusal := refusal_of(answer)) is not None:
-        raise refusal.error
-    if b'"status"' not in answer.body:
-        raise MalformedAnswer(f"its liveness check returned {answer.status}")
+    return random.random()  # noqa: S311 - it spreads retries.
 
 
 def _unreachable(server: str, lost: NodeUnreachable) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from millstream.config.keys import CONFIG_VARIABLE, KEYS, ConfigKey, ConfigKeyTy
 from millstream.config.loader import Configuration, ConfigurationError, load_configuration
 from millstream.config.sources import FILE_NAME
 from millstream.config.values import display_value
-from millstream.observe.logging.formatter import printable
+from millstream.observe.logging.printable import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,12 +27,28 @@ _HELP = {
     "topics.durability": "Default durability class of topics.",
     "topics.partitions": "Default number of partitions of a new topic.",
     "topics.auto_create": "Create a topic when a client asks for one that does not exist.",
+    "node.id": "Id of the node, which it keeps for life and no other node of its cluster has."
+    " The default in a cluster is the number at the end of the host name.",
+    "cluster.etcd": "URLs of etcd, separated by commas: http://10.0.0.1:2379. The node becomes one"
+    " of the cluster that has its metadata there; without it, the node is alone.",
+    "cluster.name": "Id of the cluster, the same on all of its nodes.",
+    "cluster.peer": "Address on which the node listens for other nodes of its cluster. Port 0 picks"
+    " a free port.",
+    "cluster.peer_advertised": "Address that other nodes connect to, if it differs from --peer.",
+    "cluster.rack": "Rack, zone or site of the node. Replicas are spread over them.",
     "node.insecure": "Allow connections from other machines although there is no authentication.",
     "logging.level": "Log level on standard error.",
     "logging.format": "Format of log lines: JSON objects, text for people, or `auto`: `pretty`"
     " on a terminal, otherwise `json`.",
 }
 """Help text of each option, in order."""
+
+_METAVARS = {
+    ConfigKeyType.PATH: "DIR",
+    ConfigKeyType.SERVER_URLS: "URLS",
+    ConfigKeyType.CLUSTER_NAME: "NAME",
+    ConfigKeyType.LABEL: "NAME",
+}
 
 _NAMES = {path: KEYS[path].flag.removeprefix("--").replace("-", "_") for path in _HELP}
 
@@ -58,7 +75,7 @@ def node_options(command: F) -> F:
 
 def _option(key: ConfigKey) -> Callable[[F], F]:
     name, default = key.flag, "" if key.default is None else display_value(key, key.default)
-    settings: dict[str, Any] = {"metavar": "DIR" if key.kind is ConfigKeyType.PATH else "HOST:PORT"}
+    settings: dict[str, Any] = {"metavar": _METAVARS.get(key.kind, "HOST:PORT")}
     if key.kind is ConfigKeyType.SWITCH:
         settings = {"is_flag": True, "default": None}
         default = name.removeprefix("--") if key.default else ""
@@ -67,7 +84,9 @@ def _option(key: ConfigKey) -> Callable[[F], F]:
         settings = {"type": click.Choice([choice.value for choice in key.choices])}
     elif key.kind is ConfigKeyType.COUNT:
         settings = {"type": int}
-    notes = f"env var: {key.short_variable}" + (f"; default: {default}" if default else "")
+    notes = f"env var: {key.short_variable or key.variable}" + (
+        f"; default: {default}" if default else ""
+    )
     return click.option(name, _NAMES[key.path], help=f"{_HELP[key.path]}  [{notes}]", **settings)
 
 
@@ -81,6 +100,7 @@ def configuration_of(options: dict[str, Any]) -> Configuration:
             flags={p: options[name] for p, name in _NAMES.items() if options[name] is not None},
             pairs=options["pairs"],
             others=VARIABLES,
+            host_name=socket.gethostname(),
         )
     except ConfigurationError as error:
         for problem in error.problems:

@@ -57,7 +57,7 @@ class ProgressBar:
         self._task = bar.add_task("", total=None) if bar else None
 
     def update(self, done: int, total: int) -> None:
-        """Record that `done` of `total` bytes are done."""
+        """Record that `done` of `total` bytes or things are done."""
         self.done = done
         if self._bar and self._task is not None:
             self._bar.update(self._task, completed=done, total=total)
@@ -68,8 +68,8 @@ class ProgressBar:
 
 
 @contextmanager
-def progress_bar(task: str) -> Iterator[ProgressBar]:
-    """Show progress on standard error if it is a terminal.
+def progress_bar(task: str, *, is_bytes: bool = True) -> Iterator[ProgressBar]:
+    """Show progress on standard error if it is a terminal: of bytes, or of a number of things.
 
     Print nothing while the bar is shown: it would break the lines.
     """
@@ -81,14 +81,17 @@ def progress_bar(task: str) -> Iterator[ProgressBar]:
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         DownloadColumn,
+        MofNCompleteColumn,
         Progress,
+        ProgressColumn,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
 
     console = Console(stderr=True)
-    columns = (TextColumn(task), BarColumn(), DownloadColumn())
-    speed = (TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, *speed, console=console, transient=True) as bar:
+    columns: list[ProgressColumn] = [TextColumn(task), BarColumn()]
+    columns += [DownloadColumn(), TransferSpeedColumn()] if is_bytes else [MofNCompleteColumn()]
+    columns.append(TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
         yield ProgressBar(bar)

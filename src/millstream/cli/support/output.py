@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from millstream.observe.logging.formatter import (
+import click
+
+from millstream.observe.logging.printable import (
     printable as printable,  # noqa: PLC0414 - for all commands.
 )
 
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
-_WIDTH_UNBOUNDED = 1000
-"""Width of tables without a terminal."""
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
@@ -65,22 +66,43 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table with numbers aligned right."""
-    # Only here: a node, which prints no table, should not wait for these to be loaded.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    """Print a table with numbers aligned right, and the heads of columns bold on a terminal."""
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
+    are_numbers = [_are_numbers(column) for column in zip(*cells, strict=True)] or [False] * len(
+        columns
+    )
+    layout = list(zip(widths, are_numbers, strict=True))
+    head = _table_line(columns, layout)
+    click.echo(click.style(head, bold=True) if _has_styles() else head)
+    for row in cells:
+        click.echo(_table_line(row, layout))
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(columns):
-        cells = [str(row[number]) for row in rows]
-        is_number = any(map(_NUMBER.fullmatch, cells)) and all(
-            cell == "-" or _NUMBER.fullmatch(cell) for cell in cells
-        )
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH_UNBOUNDED)
-    console.print(table)
+
+def _has_styles() -> bool:
+    """Return whether the user wants styles. Without a terminal, click removes them in any case."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _table_line(row: Sequence[str], layout: Sequence[tuple[int, bool]]) -> str:
+    parts = []
+    for cell, (width, is_number) in zip(row, layout, strict=True):
+        padding = " " * (width - _width(cell))
+        parts.append(padding + cell if is_number else cell + padding)
+    return "  ".join(parts).rstrip()
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    return any(map(_NUMBER.fullmatch, cells)) and all(
+        cell == "-" or _NUMBER.fullmatch(cell) for cell in cells
+    )
+
+
+def _width(text: str) -> int:
+    """Return the number of columns that a terminal needs for `text`."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width  # noqa: PLC0415 - few names need it.
+
+    wide = sum(east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(combining(character) > 0 for character in text)

@@ -139,6 +139,8 @@ def append_all(client: Client, topic: str, source: RecordInput, *, as_json: bool
             raise click.ClickException(_rest(tally, f"{error}{notes}")) from error
         raise
     tally.report(as_json=as_json)
+    if not tally.records:
+        click.echo("the input has no records, nothing was appended", err=True)
 
 
 def _rest(tally: AppendTally, reason: str) -> str:

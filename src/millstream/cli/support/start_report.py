@@ -11,14 +11,19 @@ from typing import Any
 
 import millstream
 from millstream.config.loader import Configuration
-from millstream.config.origins import FromFile, FromFlag, FromVariable
+from millstream.config.origins import FromFile, FromFlag, FromHostName, FromVariable
 from millstream.config.units import BINARY_UNITS
 from millstream.node import Node
 from millstream.observe.logging.event_writer import EventWriter
-from millstream.observe.logging.formatter import PrettyFormatter, printable
+from millstream.observe.logging.formatter import PrettyFormatter
+from millstream.observe.logging.printable import printable
 from millstream.observe.machine import Machine, detect_machine, process_age_ms
 
-_PLACES: dict[type, str] = {FromVariable: "variables", FromFlag: "options"}
+_PLACES: dict[type, str] = {
+    FromVariable: "variables",
+    FromFlag: "options",
+    FromHostName: "the host name",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +54,7 @@ def report(configuration: Configuration, events: EventWriter, server: Node) -> N
         extra={
             "kafka": str(server.kafka),
             "http": f"http://{server.http}",
+            **({} if server.peer is None else {"peer": str(server.peer)}),
             "advertised": str(server.broker.advertised),
             "after_ms": process_age_ms(),
         },
@@ -73,13 +79,21 @@ def block(configuration: Configuration, machine: Machine, server: Node) -> str:
          f" {broker.store.replay_priority.value} disk priority"),
         ("data", f"{broker.store.path}, {machine.file_system}, {_size(machine.free_bytes)} free"),
         ("opened", _opened(server)),
+        *([] if server.peer is None else [("cluster", _cluster(configuration))]),
         ("settings", _settings(configuration)),
     ]  # fmt: skip
     if not sys.stdout.isatty():  # Otherwise they are log events.
         rows += [("kafka", str(server.kafka)), ("http", f"http://{server.http}")]
+        if server.peer is not None:
+            rows.append(("peer", str(server.peer)))
     lines = [f"millstream {millstream.__version__}"]
     lines += [f"  {name:9} {printable(text)}" for name, text in rows]
     return "\n".join(lines)
+
+
+def _cluster(configuration: Configuration) -> str:
+    node = configuration.node
+    return f"{node.cluster.name}, node {node.broker.node_id}, etcd {', '.join(node.cluster.etcd)}"
 
 
 def _opened(server: Node) -> str:

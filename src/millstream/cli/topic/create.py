@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from http import HTTPStatus
 
 import click
 
 from millstream.cli.support.completions import new_topic_argument
-from millstream.cli.support.node_api import NodeApi, connected, path_of, server_option
+from millstream.cli.support.node_api import connected, path_of, server_option
 from millstream.cli.support.options import json_option
 from millstream.cli.support.output import printable, to_json
 from millstream.cli.support.settings import (
@@ -18,7 +17,7 @@ from millstream.cli.support.settings import (
     settings_of,
     topic_body,
 )
-from millstream.errors import TopicExists, UnknownTopic
+from millstream.errors import TopicExists
 
 
 @click.command()
@@ -113,28 +112,22 @@ def create(
         cleanup=cleanup,
     )
     with connected(server) as node:
-        exists = _exists(node, name)
-        if exists and not if_absent:
-            raise TopicExists(f"topic {name!r} already exists; `topic set` changes it")
-        answer = None if exists else node.tell("PUT", path_of("topics", name), body, field="name")
-        if answer is not None and answer.status != HTTPStatus.CREATED:
-            # Someone else was quicker, and the request changed theirs.
-            raise TopicExists(
-                f"topic {name!r} was created by another client at the same time,"
-                " and now has these settings"
+        path = path_of("topics", name)
+        try:
+            # Sent twice, it would report its own topic as one that existed.
+            answer = node.tell(
+                "PUT", f"{path}?create_only=true", body, field="name", is_repeatable=False
             )
-        shown = answer.body if answer else node.ask("GET", path_of("topics", name), field="name")
+            topic, is_new = answer.body, True
+        except TopicExists:
+            if not if_absent:
+                raise TopicExists(
+                    f"topic {name!r} already exists; `topic set` changes it"
+                ) from None
+            topic, is_new = node.ask("GET", path, field="name"), False
     if as_json:
-        click.echo(to_json({"created": answer is not None, **settings_of(shown)}, indent=2))
-    elif answer is None:
+        click.echo(to_json({"created": is_new, **settings_of(topic)}, indent=2))
+    elif not is_new:
         click.echo(printable(f"{name} already exists, unchanged"), err=True)
     else:
-        click.echo(f"created {settings_line(shown)}")
-
-
-def _exists(node: NodeApi, name: str) -> bool:
-    try:
-        node.ask("GET", path_of("topics", name), field="name")
-    except UnknownTopic:
-        return False
-    return True
+        click.echo(f"created {settings_line(topic)}")

@@ -13,6 +13,8 @@ import math
 import time
 from typing import Any
 
+from millstream.observe.logging.printable import printable
+
 TEXT_LENGTH_MAX = 8 * 1024
 """Characters of one text. The longest names that clients may choose have 32,767; a few hundred
 identify one.
@@ -28,13 +30,6 @@ _KNOWN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
 """Attributes that every log record has."""
 
 _RESERVED = ("time", "level", "event", "logger", "traceback")
-
-
-def printable(text: str) -> str:
-    """Return `text` with all characters escaped that are not printable."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shortened(text: str, length_max: int) -> str:

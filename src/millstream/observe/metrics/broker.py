@@ -15,7 +15,6 @@ from millstream.broker.broker import Broker
 from millstream.broker.groups.classic.rebalance import ClassicGroupState
 from millstream.broker.groups.consumer.consumer_group import ConsumerGroupState
 from millstream.broker.groups.group import GroupType
-from millstream.broker.groups.offsets.committed_offsets import CommittedOffsets
 from millstream.broker.transactions.transaction import TransactionMetadata, TransactionState
 from millstream.observe.metrics.metric import (
     LISTED_MAX,
@@ -163,24 +162,23 @@ BROKER = MetricSection(metrics=BROKER_METRICS)
 
 def census_of(broker: Broker) -> BrokerCensus:
     topics = broker.topics.all()
-    groups = list(broker.groups.registry)
+    groups = list(broker.groups)
     members: Counter[str] = Counter()
     for group in groups:
         members[group.kind.value] += group.member_count
-    offsets = committed_offsets(broker)
     transactions = broker.transactions.all()
-    publications = broker.transactions.publications
+    publications = broker.transactions.publications()
     return BrokerCensus(
         topics=len(topics),
         partitions=broker.topics.partition_count,
         groups=Counter((group.kind.value, str(group.state)) for group in groups),
         members=members,
-        committed_offsets=sum(len(offsets.of_group(group.group_id)) for group in groups),
+        committed_offsets=sum(len(offsets) for _, offsets in broker.groups.committed_offsets()),
         transactional_ids=Counter(each.state for each in transactions),
         oldest_transaction_seconds=_oldest_seconds(transactions, broker.clock.wall_ms()),
-        publishers=len(publications),
-        publications=publications.published,
-        repeated_publications=publications.repeated,
+        publishers=sum(map(len, publications)),
+        publications=sum(each.published for each in publications),
+        repeated_publications=sum(each.repeated for each in publications),
         producers=sum(
             len(partition.appender.states)
             for topic in topics
@@ -192,11 +190,6 @@ def census_of(broker: Broker) -> BrokerCensus:
         decompression_waiting=broker.opener.budget.waiting,
         decompression_timeouts=broker.opener.budget.timeouts,
     )
-
-
-def committed_offsets(broker: Broker) -> CommittedOffsets:
-    """Return the committed offsets of all groups, for reading only."""
-    return broker.groups.offsets
 
 
 def _oldest_seconds(transactions: Sequence[TransactionMetadata], now_ms: int) -> float:

@@ -11,7 +11,6 @@ from itertools import islice
 
 from millstream.broker.broker import Broker
 from millstream.broker.groups.lag import PartitionLag, open_end_offset
-from millstream.observe.metrics.broker import committed_offsets
 from millstream.observe.metrics.metric import (
     LISTED_MAX,
     LabelledSources,
@@ -49,7 +48,6 @@ def listed_progress(broker: Broker) -> LabelledSources[PartitionLag]:
 
 
 def _offsets(broker: Broker) -> Iterator[tuple[str, TopicPartition, int]]:
-    offsets = committed_offsets(broker)
-    for group in broker.groups.registry:
-        for partition, committed in offsets.of_group(group.group_id).items():
-            yield group.group_id, partition, committed.offset.offset
+    for group_id, offsets in broker.groups.committed_offsets():
+        for partition, committed in offsets.items():
+            yield group_id, partition, committed.offset.offset

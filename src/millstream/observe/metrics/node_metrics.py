@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -27,7 +27,23 @@ from millstream.observe.metrics.kafka_server import (
     listed_requests,
 )
 from millstream.observe.metrics.live import LIVE
+from millstream.observe.metrics.metadata import (
+    METADATA,
+    METADATA_DURATIONS,
+    listed_metadata_durations,
+)
 from millstream.observe.metrics.metric import LabelledSources, MetricReading, MetricSection
+from millstream.observe.metrics.peers import (
+    FORWARDS,
+    PEER_CALLS,
+    PEER_CLIENT,
+    PEER_REQUESTS,
+    PEER_SERVER,
+    PEERS,
+    listed_peer_calls,
+    listed_peer_requests,
+    listed_peers,
+)
 from millstream.observe.metrics.queues import QUEUES, listed_queues
 from millstream.observe.metrics.store import LOGS, STORE, listed_logs
 from millstream.observe.metrics.streams import STREAMS
@@ -36,6 +52,21 @@ from millstream.servers.http.handlers.health import Health
 from millstream.servers.http.live.live_delivery import LiveDelivery
 from millstream.servers.http.server.server_state import HttpServerState
 from millstream.servers.kafka.listener import KafkaListener
+
+if TYPE_CHECKING:
+    from millstream.clients.peer.pool import PeerPool
+    from millstream.cluster.forwarding.counters import ForwardCounters
+    from millstream.servers.peer.listener import PeerListener
+
+CLUSTER_SECTIONS: Sequence[MetricSection[Any]] = (
+    PEER_SERVER,
+    PEER_REQUESTS,
+    PEER_CLIENT,
+    PEER_CALLS,
+    PEERS,
+    FORWARDS,
+)
+"""Metrics that only a node of a cluster has."""
 
 SECTIONS: Sequence[MetricSection[Any]] = (
     HEALTH,
@@ -51,7 +82,10 @@ SECTIONS: Sequence[MetricSection[Any]] = (
     STREAMS,
     STORE,
     LOGS,
+    METADATA,
+    METADATA_DURATIONS,
     TELEMETRY,
+    *CLUSTER_SECTIONS,
 )
 """All metrics of a node, except those of its process."""
 
@@ -69,6 +103,9 @@ class NodeMetrics:
         health: Callable[[], Health],
         watch: LoopWatch,
         telemetry: TelemetryCounters | None = None,
+        peer_server: PeerListener | None = None,
+        peer_pool: PeerPool | None = None,
+        forwards: ForwardCounters | None = None,
     ) -> None:
         self._broker = broker
         self._kafka = kafka
@@ -77,6 +114,9 @@ class NodeMetrics:
         self._health = health
         self._watch = watch
         self._telemetry = telemetry or TelemetryCounters()
+        self._peer_server = peer_server
+        self._peer_pool = peer_pool
+        self._forwards = forwards
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         PlatformCollector(registry=self._process)
@@ -109,4 +149,15 @@ class NodeMetrics:
         yield STREAMS, [((), broker.streams)]
         yield STORE, [((), broker.store)]
         yield LOGS, listed_logs(broker.store)
+        yield METADATA, [((), broker.metadata)]
+        yield METADATA_DURATIONS, listed_metadata_durations(broker.metadata)
         yield TELEMETRY, [((), self._telemetry)]
+        if (server := self._peer_server) is not None:
+            yield PEER_SERVER, [((), server)]
+            yield PEER_REQUESTS, listed_peer_requests(server)
+        if (pool := self._peer_pool) is not None:
+            yield PEER_CLIENT, [((), pool)]
+            yield PEER_CALLS, listed_peer_calls(pool)
+            yield PEERS, listed_peers(pool)
+        if (forwards := self._forwards) is not None:
+            yield FORWARDS, [((), forwards)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.broker.streams.counters import READS
-from millstream.broker.streams.streams import DurableStreams
+from millstream.broker.streams.stream_coordinators import StreamCoordinators
 from millstream.observe.metrics.metric import (
     MetricDeclaration,
     MetricKind,
@@ -16,11 +16,11 @@ from millstream.observe.metrics.metric import (
 )
 
 
-def _reads(how: str) -> MetricSample[DurableStreams]:
+def _reads(how: str) -> MetricSample[StreamCoordinators]:
     return MetricSample(labels=(how,), read=lambda streams: streams.counters.reads[how])
 
 
-STREAM_METRICS: Sequence[MetricDeclaration[DurableStreams]] = (
+STREAM_METRICS: Sequence[MetricDeclaration[StreamCoordinators]] = (
     gauge("millstream_broker_streams", "Streams.", lambda streams: streams.count),
     counter(
         "millstream_stream_creations_total",

@@ -26,6 +26,9 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
         errors.InvalidName: ErrorCode.INVALID_TOPIC_EXCEPTION,
         errors.InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
         errors.InvalidReplication: ErrorCode.INVALID_REPLICATION_FACTOR,
+        errors.InvalidAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        errors.NoReassignment: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+        errors.ElectionNotNeeded: ErrorCode.ELECTION_NOT_NEEDED,
         errors.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
         errors.UnknownLog: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         errors.UnknownTopic: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -76,6 +79,16 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
         errors.Busy: ErrorCode.CONCURRENT_TRANSACTIONS,
         errors.QuotaExceeded: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         errors.Stopping: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        errors.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        errors.LeaderNotAvailable: ErrorCode.LEADER_NOT_AVAILABLE,
+        errors.NoEligibleLeader: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        errors.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+        errors.NotCoordinator: ErrorCode.NOT_COORDINATOR,
+        errors.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        errors.OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
+        errors.OutcomeUnknown: ErrorCode.REQUEST_TIMED_OUT,
+        errors.NotLeaderAnymore: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        errors.NotCoordinatorAnymore: ErrorCode.NOT_COORDINATOR,
         # An operator has to act; clients keep retrying.
         errors.DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.LogOffline: ErrorCode.KAFKA_STORAGE_ERROR,
@@ -98,6 +111,7 @@ _PREFERRED: Mapping[ErrorCode, type[errors.MillstreamError]] = {
     ErrorCode.INVALID_REQUEST: errors.InvalidRequest,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: errors.UnknownTopic,
     ErrorCode.CONCURRENT_TRANSACTIONS: errors.ConcurrentTransaction,
+    ErrorCode.NOT_COORDINATOR: errors.NotCoordinator,
 }
 """Codes that several errors share, with the error that a client raises."""
 

@@ -8,7 +8,9 @@ described, because it is for people.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from functools import cache
 from http import HTTPStatus
 
 import msgspec
@@ -19,7 +21,9 @@ from millstream.clock import Clock, SystemClock
 from millstream.config.schema import ConsoleAccess, HttpConfig
 from millstream.servers.http.console.console_files import console_pages
 from millstream.servers.http.counters import HttpCounters
+from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
 from millstream.servers.http.handlers import node, pipelines, producers, quotas, records
+from millstream.servers.http.handlers.cluster import changes, status
 from millstream.servers.http.handlers.groups import groups, offset_resets
 from millstream.servers.http.handlers.health import Health, health_operations
 from millstream.servers.http.handlers.node import NodeReport
@@ -70,6 +74,8 @@ OPERATIONS: tuple[HttpOperation, ...] = (
     *stream_operations.OPERATIONS,
     *pipelines.OPERATIONS,
     *node.OPERATIONS,
+    *status.OPERATIONS,
+    *changes.OPERATIONS,
     *quotas.OPERATIONS,
 )
 """The operations that need a broker."""
@@ -86,6 +92,7 @@ def make_app(
     node: NodeReport | None = None,
     counters: HttpCounters | None = None,
     tracer: Tracer | None = None,
+    forwarder: RequestForwarder | None = None,
     is_local: bool = False,
 ) -> HttpApp:
     """Return the application; without a broker, it serves health and metrics only.
@@ -117,6 +124,7 @@ def make_app(
         live=live or LiveDelivery(broker, config),
         meter=QuotaMeter(broker.quotas, broker.clock, counters),
         node=node,
+        forwarder=forwarder,
     )
     context.shutdown.watch(broker.streams.end_waits)
     return HttpApp(
@@ -168,12 +176,18 @@ def make_starting_app(
 
 
 def _description(operations: list[HttpOperation]) -> HttpOperation:
-    """Return the operation that describes all others and itself."""
-    encoded: list[bytes] = []
+    """Return the operation that describes all others and itself.
+
+    The document takes a tenth of a second to make, so the first request makes it, in a thread.
+    """
 
     async def describe_api(_: HttpRequest) -> Response:
         """Return the OpenAPI document of this server."""
-        return json_response(encoded[0])
+        return json_response(await asyncio.to_thread(encoded))
+
+    @cache
+    def encoded() -> bytes:
+        return msgspec.json.encode(document(described))
 
     media = Media("application/json", "OpenAPI 3.1", '{"openapi": "3.1.0"}')
     operation = HttpOperation(
@@ -184,5 +198,5 @@ def _description(operations: list[HttpOperation]) -> HttpOperation:
         {HTTPStatus.OK: media},
         tag="node",
     )
-    encoded.append(msgspec.json.encode(document([*operations, operation])))
+    described = (*operations, operation)
     return operation

@@ -13,9 +13,9 @@ from millstream.errors import MalformedRequest
 from millstream.protocols.kafka.apis import API_VERSIONS_KEY, APIS, PRODUCE_KEY
 from millstream.protocols.kafka.codec.message import decode
 from millstream.protocols.kafka.header import decode_request_header
-from millstream.servers.kafka.block_pool import ReceiveBlock
+from millstream.servers.block_pool import ReceiveBlock
+from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.kafka.counters import KafkaCounters, RequestCounter
-from millstream.servers.kafka.deferred_response import DeferredResponse
 from millstream.servers.kafka.fast_produce import PendingFastProduce, begin_fast_produce
 from millstream.servers.kafka.fetch_session import FetchSessions
 from millstream.servers.kafka.handlers.versions import unsupported_version

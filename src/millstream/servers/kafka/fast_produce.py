@@ -14,6 +14,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from millstream.broker.broker import Broker
+from millstream.broker.cluster_view import ClusterView
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import append_time_of
 from millstream.errors import MillstreamError
@@ -27,9 +28,15 @@ from millstream.protocols.kafka.fast_produce import (
 )
 from millstream.protocols.kafka.messages.produce import ProduceResponse, ProduceResponseTopic
 from millstream.records.batch import CRC_END, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
-from millstream.servers.kafka.block_pool import ReceiveBlock
+from millstream.servers.block_pool import ReceiveBlock
 from millstream.servers.kafka.counters import RequestCounter
-from millstream.servers.kafka.handlers.produce import ALL, LEADER, NONE, error_result
+from millstream.servers.kafka.handlers.produce import (
+    ALL,
+    LEADER,
+    NONE,
+    error_result,
+    leader_endpoints,
+)
 from millstream.servers.kafka.pending_request import WAIT_STEP_NAMES, encode_response
 from millstream.servers.kafka.spans import describe
 from millstream.storage.append.pending_append import Appended
@@ -67,7 +74,9 @@ def begin_fast_produce(  # noqa: PLR0917 - called once for each request.
         partition = _partition_of(request, broker)
         if partition is None:
             return None
-        pending = PendingFastProduce(connection, block, request, partition, counter, began, span)
+        pending = PendingFastProduce(
+            connection, block, request, partition, broker.cluster, counter, began, span
+        )
         partition.appender.append(
             batch, pending, timeout_ms=request.timeout_ms, is_early=acks != ALL
         )
@@ -92,6 +101,7 @@ class PendingFastProduce:
     __slots__ = (
         "_began",
         "_block",
+        "_cluster",
         "_connection",
         "_counter",
         "_partition",
@@ -106,6 +116,7 @@ class PendingFastProduce:
         block: ReceiveBlock,
         request: FastProduceFrame,
         partition: Partition,
+        cluster: ClusterView,
         counter: RequestCounter,
         began: float,
         span: Span | None = None,
@@ -114,6 +125,7 @@ class PendingFastProduce:
         self._block = block
         self._request = request
         self._partition = partition
+        self._cluster = cluster
         self._counter = counter
         self._began = began
         self._span = span
@@ -183,7 +195,8 @@ class PendingFastProduce:
                 topic_id=self._partition.topic_id, partition_responses=results
             )
         )
-        response = ProduceResponse(responses=(named,))
+        endpoints = leader_endpoints(self._cluster, results)
+        response = ProduceResponse(responses=(named,), node_endpoints=endpoints)
         return encode_response(_API, request.version, request.correlation_id, response)
 
     def cancel(self) -> None:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, cast
 from millstream.broker.quota_rules import ANONYMOUS
 from millstream.errors import MalformedRequest, MillstreamError
 from millstream.records.batch import Bytes
+from millstream.servers.frame_receiver import FrameReceiver
 from millstream.servers.kafka.fast_produce import PendingFastProduce
-from millstream.servers.kafka.frame_receiver import FrameReceiver
 from millstream.servers.kafka.pending_request import PendingRequest
 
 if TYPE_CHECKING:

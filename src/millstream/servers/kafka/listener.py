@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from millstream.broker.broker import Broker
 from millstream.config.schema import KafkaConfig
 from millstream.servers.acceptor import Acceptor
+from millstream.servers.block_pool import BlockPool
 from millstream.servers.connection_set import ConnectionSet
 from millstream.servers.kafka.apis import HANDLERS
 from millstream.servers.kafka.backlogs import Backlogs
-from millstream.servers.kafka.block_pool import BlockPool
 from millstream.servers.kafka.counters import KafkaCounters
 from millstream.servers.kafka.dispatcher import Dispatcher
 from millstream.servers.kafka.fetch_session import FetchSessions

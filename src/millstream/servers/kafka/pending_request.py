@@ -13,9 +13,9 @@ from millstream.protocols.kafka.apis import Api
 from millstream.protocols.kafka.codec.message import encode_parts
 from millstream.protocols.kafka.header import encode_response_header
 from millstream.records.batch import Bytes
-from millstream.servers.kafka.block_pool import ReceiveBlock
+from millstream.servers.block_pool import ReceiveBlock
+from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.kafka.counters import RequestCounter
-from millstream.servers.kafka.deferred_response import DeferredResponse
 from millstream.servers.kafka.request_context import RequestContext
 from millstream.servers.kafka.spans import describe
 from millstream.tracing import Span

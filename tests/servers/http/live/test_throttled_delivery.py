@@ -165,7 +165,7 @@ async def test_a_stream_as_events_waits_and_sends_what_is_there_then(node):
 
 
 async def append_to_stream(node: AppNode, text: str) -> None:
-    await node.broker.streams.get("s").append([text.encode()], WriteMark())
+    await node.broker.streams.of("s").get("s").append([text.encode()], WriteMark())
 
 
 # By WebSocket, and with real sockets.

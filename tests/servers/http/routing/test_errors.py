@@ -19,6 +19,7 @@ from millstream.errors import (
     LogFull,
     MalformedRequest,
     MillstreamError,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     StorageFailed,
     Unavailable,
@@ -58,7 +59,8 @@ def answer_to(error: Exception) -> Answer:
 def test_every_error_has_a_status_and_a_code(kind):
     assert status_of(kind) in STATUSES.values()
     assert code_of(kind) == code_of(kind).lower()
-    assert code_of(kind).replace("_", "") == kind.__name__.lower()
+    if kind is not OffsetNotAvailable:  # `behind`: what it means to a client over HTTP.
+        assert code_of(kind).replace("_", "") == kind.__name__.lower()
 
 
 @pytest.mark.parametrize(

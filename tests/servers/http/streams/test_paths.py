@@ -81,7 +81,7 @@ def test_odd_paths_are_streams_of_their_own_or_refused(tmp_path: Path) -> None:
         for path in [*(quote(one, safe="") for one in REFUSED), *BROKEN]:
             answer = ask(node.url, "PUT", f"/v1/streams/{path}", None, {"Content-Type": "a/b"})
             assert answer.status == 400, (path, answer)
-        streams = node.server.broker.streams.all()
+        streams = node.server.broker.streams.of("").all()
         assert len(streams) == len(ODD)
     assert [one.name for one in tmp_path.iterdir()] == ["node"]
     assert [one.name for one in data.parent.iterdir()] == ["data"]

@@ -336,7 +336,7 @@ def wait_for_readers(stream: Stream, count: int) -> None:
     """Wait until a stream has so many live readers."""
 
     async def readers() -> int:
-        life = stream.node.server.broker.streams._registry.lifetimes[stream.path]
+        life = stream.node.server.broker.streams.of(stream.path)._registry.lifetimes[stream.path]
         return life.readers
 
     while stream.node.run(readers()) != count:

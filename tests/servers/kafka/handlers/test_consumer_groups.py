@@ -33,7 +33,9 @@ class GroupClient:
     """Calls the handlers of a node, with every request and response encoded."""
 
     def __init__(self, node: ConsumerNode) -> None:
-        self.broker: Any = SimpleNamespace(groups=node.groups, topics=node.topics)
+        self.broker: Any = SimpleNamespace(
+            groups=SimpleNamespace(of=lambda _: node.groups), topics=node.topics
+        )
         self._apple = node.topics.find("apple").id
 
     async def ask(self, handler: Callable[..., Any], request: Any, version: int) -> Any:

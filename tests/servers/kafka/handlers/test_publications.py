@@ -166,7 +166,7 @@ def test_what_cannot_be_stored_can_be_asked_for_again(client, broker, topic, que
         raise DiskFull("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker.server.broker.transactions._store, "save_published", fail)
+        patch.setattr(broker.server.broker.transactions.of("")._store, "save_published", fail)
         answer = publish(client, query, *made)
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert answer.error_message == "no room"

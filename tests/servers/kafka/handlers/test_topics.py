@@ -29,11 +29,11 @@ from millstream.protocols.kafka.messages.topics import (
     ElectLeadersRequest,
     ElectLeadersRequestTopic,
 )
+from millstream.servers.kafka.handlers.elections import elect_leaders
 from millstream.servers.kafka.handlers.topics import (
     create_partitions,
     create_topics,
     delete_topics,
-    elect_leaders,
 )
 from tests.in_loop import in_loop
 from tests.servers.kafka.socketless import NODE_ID, HandlerNode, open_handler_node

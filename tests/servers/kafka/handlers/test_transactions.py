@@ -510,7 +510,7 @@ async def _fail_busy(*_, **__):
 
 def test_a_client_comes_again_when_nothing_can_be_stored(client, topic, broker, monkeypatch):
     producer = Producer(client)
-    monkeypatch.setattr(broker.server.broker.transactions._store, "save", _fail_full)
+    monkeypatch.setattr(broker.server.broker.transactions.of("")._store, "save", _fail_full)
     assert producer.add(topic, 0) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     assert producer.add_group("g") == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert producer.stage(topic, 1, group="g") == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -528,7 +528,7 @@ def test_a_client_comes_again_while_the_transaction_before_is_ending(
     client, topic, broker, monkeypatch, version, code
 ):
     producer = Producer(client)
-    monkeypatch.setattr(broker.server.broker.transactions._store, "settle", _fail_busy)
+    monkeypatch.setattr(broker.server.broker.transactions.of("")._store, "settle", _fail_busy)
     assert producer.add(topic, 0) == [ErrorCode.CONCURRENT_TRANSACTIONS]
     assert producer.end(commit=True).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
     assert producer.stage(topic, 1, group="g", version=version) == code

@@ -64,8 +64,10 @@ def health_operations(
         return json_response(HealthAnswer("live"))
 
     async def startup(_: HttpRequest) -> Response:
-        """Return whether the node has opened its data."""
-        return _status(health().is_started, "started", "starting", ())
+        """Return whether the node has started, and what it waits for if not."""
+        current = health()
+        problems = () if current.is_started else current.problems
+        return _status(current.is_started, "started", "starting", problems)
 
     async def ready(_: HttpRequest) -> Response:
         """Return whether clients are served, and the problems if not."""

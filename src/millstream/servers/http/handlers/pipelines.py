@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import re
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Literal, NamedTuple
 
@@ -28,6 +29,8 @@ KINDS: tuple[tuple[str, Literal["stream", "job"]], ...] = (
 PUBLISHERS_PER_TURN = 1_000
 """Publishers that are processed in one turn of the event loop: about a millisecond."""
 
+KnownPublisher = tuple[Publications, Publisher]
+
 _AFTER = re.compile(r"([0-9]{1,19}):(.+)", re.DOTALL)
 
 
@@ -42,30 +45,29 @@ class PageCursor(NamedTuple):
 async def list_pipelines(request: HttpRequest) -> Response:
     """List publishers, the most recent publication first, one page at a time."""
     query = read_query(request, PipelinesQuery)
-    publications = request.context.broker.transactions.publications
+    publishers = request.context.broker.transactions.publishers()
     after = _read_after(query.after) if query.after else None
-    page = await _newest(publications, after, query.limit + 1)
+    page = await _newest(publishers, after, query.limit + 1)
     shown = page[: query.limit]
     last = shown[-1][0] if len(page) > len(shown) else None
     return json_response(
         PipelinesAnswer(
-            pipelines=[_shape(publications, publisher) for _, publisher in shown],
+            pipelines=[_shape(*known) for _, known in shown],
             next=f"{-last.not_before}:{last.name}" if last is not None else None,
         )
     )
 
 
 async def _newest(
-    publications: Publications, after: PageCursor | None, count_max: int
-) -> list[tuple[PageCursor, Publisher]]:
+    publishers: Sequence[KnownPublisher], after: PageCursor | None, count_max: int
+) -> list[tuple[PageCursor, KnownPublisher]]:
     """Return the publishers after a position, and yield to other requests in between."""
-    publishers = publications.all()
-    best: list[tuple[PageCursor, Publisher]] = []
+    best: list[tuple[PageCursor, KnownPublisher]] = []
     for start in range(0, len(publishers), PUBLISHERS_PER_TURN):
         piece = [
-            (PageCursor(-publisher.publication.update_ms, publisher.name), publisher)
-            for publisher in publishers[start : start + PUBLISHERS_PER_TURN]
-            if publisher.publication is not None
+            (PageCursor(-known[1].publication.update_ms, known[1].name), known)
+            for known in publishers[start : start + PUBLISHERS_PER_TURN]
+            if known[1].publication is not None
         ]
         behind = [entry for entry in piece if after is None or entry[0] > after]
         best = heapq.nsmallest(count_max, best + behind, key=lambda entry: entry[0])

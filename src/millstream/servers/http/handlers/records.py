@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from typing import NamedTuple
+from urllib.parse import quote
 
+import msgspec
 from msgspec import UNSET
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -20,7 +22,7 @@ from millstream.broker.topics.record_appender import (
     ProducerStamp,
 )
 from millstream.broker.topics.topic import Topic
-from millstream.errors import InvalidRequest, MalformedRequest
+from millstream.errors import InvalidRequest, LeaderNotAvailable, MalformedRequest, NotLeader
 from millstream.protocols.http.records import (
     AppendAnswer,
     AppendBody,
@@ -117,8 +119,9 @@ async def read_records(request: HttpRequest) -> Response:
     topic = topic_of(request)
     start = start_of(topic, query.partition, query.from_)
     await start.partition.open()
-    if start.gap is not None or not query.wait_ms:
+    if start.gap is not None or not query.wait_ms or start.partition.is_following:
         await start.partition.settle(start.offset)
+    if start.gap is not None or not query.wait_ms:
         body = await _answer(start, await _read_page(start.partition, query, start.offset), query)
     else:
         body = await _wait_for_page(request, start, query)
@@ -180,8 +183,40 @@ async def delete_records(request: HttpRequest) -> Response:
     topic = topic_of(request)
     deletion = await read_message(request, DeletionBody, size_max=DELETION_SIZE_MAX)
     partitions = _check_deletion(deletion, topic)
-    deleted = sum([await _delete(partition, deletion) for partition in partitions])
+    if len(partitions) == 1:
+        deleted = await _delete(partitions[0], deletion)
+    else:
+        deleted = sum([await _delete_anywhere(request, item, deletion) for item in partitions])
     return json_response(DeletionAnswer(deleted=deleted))
+
+
+async def _delete_anywhere(
+    request: HttpRequest, partition: Partition, deletion: DeletionBody
+) -> int:
+    """Delete records of one of several partitions, here or at the node that leads it.
+
+    Records of others may be deleted already, so no error may say that nothing was done.
+    """
+    try:
+        return await _delete(partition, deletion)
+    except NotLeader as refusal:
+        forwarder = request.context.forwarder
+        if forwarder is None:
+            raise
+        body = msgspec.structs.replace(deletion, partition=partition.index)
+        try:
+            answer = await forwarder.ask(
+                request,
+                refusal,
+                DeletionAnswer,
+                method="DELETE",
+                path=f"/v1/topics/{quote(partition.topic, safe='')}/records",
+                body=msgspec.json.encode(body),
+            )
+        except NotLeader as unled:
+            message = f"records of some partitions may be deleted already: {unled}"
+            raise LeaderNotAvailable(message) from unled
+    return answer.deleted
 
 
 def _check_deletion(deletion: DeletionBody, topic: Topic) -> list[Partition]:
@@ -330,6 +365,7 @@ OPERATIONS = (
             "head": 42,
             "gaps": [{"from": 0, "to": 39, "reason": "age"}],
         },
+        is_forwarded=True,
     ),
     HttpOperation(
         "DELETE",
@@ -341,5 +377,6 @@ OPERATIONS = (
         errors=(*_CONFLICTS, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE),
         example={"key": "k1"},
         answer_example={"deleted": 17},
+        is_forwarded=True,
     ),
 )

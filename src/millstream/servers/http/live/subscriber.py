@@ -24,6 +24,7 @@ from millstream.broker.topics.topic import Topic
 from millstream.errors import (
     DamagedRecords,
     MillstreamError,
+    NotLeader,
     OffsetOutOfRange,
     Stopping,
     UnknownTopic,
@@ -142,9 +143,7 @@ class LiveSubscriber:
         """Stop following a topic, and send the reason."""
         if self._topics.get(topic.name) is topic:
             self.unfollow(topic.name)
-            self._notices.append(
-                LiveEvent("end", _encode(EndData(topic=topic.name, reason=reason)))
-            )
+            self._notices.append(LiveEvent("end", end_data(topic.name, reason)))
             self.is_over |= not (self._is_lasting or self._topics)
             self._wake()
 
@@ -155,7 +154,7 @@ class LiveSubscriber:
             return
         if isinstance(error, UnknownTopic):
             self.end_topic(topic, DELETED)
-        elif isinstance(error, Stopping):
+        elif isinstance(error, Stopping | NotLeader):  # The replica may have moved to another node.
             self.end_topic(topic, STOPPING)
         else:
             logger.error("%s cannot be watched any more: %s", subscription.partition, error)
@@ -345,6 +344,11 @@ class LiveSubscriber:
         if subscription.feed is not None:
             self._live.feeds.leave(subscription.feed, subscription)
             subscription.feed = None
+
+
+def end_data(topic: str, reason: str) -> bytes:
+    """Return the data of the event that ends a topic."""
+    return _encode(EndData(topic=topic, reason=reason))
 
 
 def _encode(data: msgspec.Struct) -> bytes:

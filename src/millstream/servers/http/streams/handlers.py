@@ -60,7 +60,7 @@ async def create_stream(request: HttpRequest) -> Response:
     """Create a stream, or a fork of one. Succeeds if the same stream exists."""
     path = path_of(request)
     requested = parse_create_stream(request)
-    streams = request.context.broker.streams
+    streams = request.context.broker.streams.of(path)
     body = await read_bytes(request, size_max=request.context.config.append_size_max)
     values = await values_of(streams.content_type_of(path, requested), body)
     size_max = min(BATCH_SIZE_MAX, request.context.config.append_size_max + BATCH_ROOM)
@@ -86,7 +86,7 @@ async def append_to_stream(request: HttpRequest) -> Response:
     """
     path = path_of(request)
     mark = write_mark(request)
-    streams = request.context.broker.streams
+    streams = request.context.broker.streams.of(path)
     body = await read_bytes(request, size_max=request.context.config.append_size_max)
     stream = streams.get(path)
     streams.use(stream)
@@ -144,7 +144,8 @@ def _append_answer(
 
 async def describe_stream(request: HttpRequest) -> Response:
     """Return the type and the end of a stream. This does not count as a use of it."""
-    stream = request.context.broker.streams.get(path_of(request))
+    path = path_of(request)
+    stream = request.context.broker.streams.of(path).get(path)
     await stream.open()
     row = stream.row
     headers = {NEXT_OFFSET: text_of(stream, stream.next_offset), "Cache-Control": "no-store"}
@@ -159,7 +160,8 @@ async def describe_stream(request: HttpRequest) -> Response:
 
 async def delete_stream(request: HttpRequest) -> Response:
     """Delete a stream and its records. If it has forks, its path stays reserved."""
-    await request.context.broker.streams.delete(path_of(request))
+    path = path_of(request)
+    await request.context.broker.streams.of(path).delete(path)
     request.usage.charge(QuotaKind.MUTATION, 1)
     return Response(status_code=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
 
@@ -184,10 +186,12 @@ async def read_stream(request: HttpRequest) -> Response:
     if read.live != "sse":  # Events wait if the client owes.
         usage.check(QuotaKind.CONSUME)
     broker = request.context.broker
-    stream = broker.streams.get(path_of(request))
+    path = path_of(request)
+    streams = broker.streams.of(path)
+    stream = streams.get(path)
     await stream.open()
-    broker.streams.use(stream)
-    broker.streams.counters.reads[read.live or "catch-up"] += 1
+    streams.use(stream)
+    streams.counters.reads[read.live or "catch-up"] += 1
     offset = first_offset(stream, read)
     if read.live == "sse":
         return await _events(request, stream, offset, read)

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.streams.paths import PATH_SIZE_MAX
 from millstream.servers.http.routing.operations import HttpOperation, Media, Parameter
+from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.streams.handlers import (
     append_to_stream,
     create_stream,
@@ -52,6 +53,12 @@ _APPEND = (
     Parameter("Producer-Seq", "Number of the append within the epoch, from 0", _NUMBER),
 )
 
+
+def _no_event(_: HttpRequest) -> bytes:
+    """Return nothing: clients of streams continue where the connection ended."""
+    return b""
+
+
 OPERATIONS = (
     HttpOperation(
         "PUT",
@@ -66,6 +73,7 @@ OPERATIONS = (
         uses=(QuotaKind.PRODUCE, QuotaKind.MUTATION),
         answer_headers=_TAIL,
         tag="streams",
+        is_forwarded=True,
     ),
     HttpOperation(
         "POST",
@@ -85,6 +93,7 @@ OPERATIONS = (
         uses=(QuotaKind.PRODUCE,),
         answer_headers=_TAIL,
         tag="streams",
+        is_forwarded=True,
     ),
     HttpOperation(
         "GET",
@@ -97,6 +106,8 @@ OPERATIONS = (
         headers=(Parameter("If-None-Match", "ETag of the known chunk", _TEXT),),
         answer_headers=_TAIL,
         tag="streams",
+        is_forwarded=True,
+        end_event=_no_event,
     ),
     HttpOperation(
         "HEAD",
@@ -107,6 +118,7 @@ OPERATIONS = (
         errors=(HTTPStatus.GONE,),
         answer_headers=_TAIL,
         tag="streams",
+        is_forwarded=True,
     ),
     HttpOperation(
         "OPTIONS",
@@ -125,5 +137,6 @@ OPERATIONS = (
         uses=(QuotaKind.MUTATION,),
         errors=(HTTPStatus.GONE,),
         tag="streams",
+        is_forwarded=True,
     ),
 )

@@ -11,6 +11,8 @@ from starlette.responses import Response
 
 from millstream.errors import (
     MillstreamError,
+    NotCoordinator,
+    NotLeader,
     StaleStreamProducer,
     StreamClosed,
     StreamProducerGap,
@@ -45,6 +47,8 @@ def with_stream_headers(handler: Handler) -> Handler:
     async def answer(request: HttpRequest) -> Response:
         try:
             response = await handler(request)
+        except (NotLeader, NotCoordinator):  # Another node responds.
+            raise
         except (MillstreamError, HTTPException) as error:
             response = exception_response(error, request.scope)
             response.headers.update(_error_headers(error))

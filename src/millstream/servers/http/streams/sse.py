@@ -86,7 +86,8 @@ async def events_of(
     deadline = clock.monotonic() + EVENTS_SECONDS_MAX
     is_sent = False
     throttle = Throttle(usage, broker.timers, waiter.wake)
-    with broker.streams.reading(stream, waiter.wake), contextlib.closing(throttle):
+    streams = broker.streams.of(stream.path)
+    with streams.reading(stream, waiter.wake), contextlib.closing(throttle):
         while True:
             is_held = bool(chunk.records) and throttle.is_held()
             if not is_held and (chunk.records or chunk.is_end or not is_sent):
@@ -98,7 +99,7 @@ async def events_of(
                 usage.settle()
             remaining = deadline - clock.monotonic()
             is_done = chunk.is_end and not is_held
-            if is_done or remaining <= 0 or broker.streams.is_stopping:
+            if is_done or remaining <= 0 or streams.is_stopping:
                 return
             if is_sent or is_held:
                 before = clock.monotonic()

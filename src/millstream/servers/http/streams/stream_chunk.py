@@ -106,11 +106,12 @@ async def wait_for_chunk(
     """Read from an offset on; wait up to `seconds` for new records."""
     waiter = NewRecordsWaiter((), broker.timers)
     deadline = broker.clock.monotonic() + seconds
-    with broker.streams.reading(stream, waiter.wake):
+    streams = broker.streams.of(stream.path)
+    with streams.reading(stream, waiter.wake):
         while True:
             chunk = await read_chunk(stream, offset)
             remaining = deadline - broker.clock.monotonic()
-            if chunk.records or chunk.is_end or remaining <= 0 or broker.streams.is_stopping:
+            if chunk.records or chunk.is_end or remaining <= 0 or streams.is_stopping:
                 return chunk
             is_at_end = chunk.next_offset == offset
             offset = chunk.next_offset

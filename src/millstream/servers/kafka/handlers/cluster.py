@@ -1,4 +1,4 @@
-"""DescribeCluster. The cluster has one node so far."""
+"""DescribeCluster: the nodes of the cluster."""
 
 from __future__ import annotations
 
@@ -57,11 +57,15 @@ def describe_cluster(
             endpoint_type=BROKERS,
         )
     broker = context.broker
-    host, port = broker.advertised
     is_asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
-        brokers=(DescribeClusterResponseBroker(broker_id=broker.node_id, host=host, port=port),),
+        controller_id=broker.cluster.controller_id,
+        brokers=tuple(
+            DescribeClusterResponseBroker(
+                broker_id=node.node_id, host=node.kafka.host, port=node.kafka.port, rack=node.rack
+            )
+            for node in broker.cluster.nodes()
+        ),
         cluster_authorized_operations=CLUSTER_OPERATIONS if is_asked else OPERATIONS_NOT_REQUESTED,
     )

@@ -22,7 +22,8 @@ from millstream.broker.topics.configs.topic_config import (
     TopicConfig,
 )
 from millstream.broker.topics.configs.topic_setting import SettingType
-from millstream.broker.topics.configs.topic_settings import TOPIC_CONFIGS
+from millstream.broker.topics.configs.topic_settings import MIN_INSYNC_REPLICAS, TOPIC_CONFIGS
+from millstream.broker.topics.topic import Topic
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import code_of
@@ -139,12 +140,17 @@ def _configs_of(
     broker, name = context.broker, resource.resource_name
     match resource.resource_type:
         case ConfigResourceType.TOPIC:
-            return _describe_topic(broker.topics.get(check_topic(name)).config, request)
+            return _describe_topic(broker.topics.get(check_topic(name)), request, context)
         case ConfigResourceType.BROKER:
             configs = broker.configs
             for_all = (configs.of(ALL_NODES), ConfigSource.DYNAMIC_DEFAULT_BROKER)
             settings = [
-                *node_settings(broker.config, context.config, broker.topics.log_config),
+                *node_settings(
+                    broker.config,
+                    context.config,
+                    broker.topics.log_config,
+                    default_factor=broker.cluster.default_replication_factor,
+                ),
                 *listener_settings(broker.listener, broker.advertised),
             ]
             if not name:  # Only what is set for all nodes.
@@ -161,12 +167,17 @@ def _configs_of(
 
 
 def _describe_topic(
-    config: TopicConfig, request: DescribeConfigsRequest
+    topic: Topic, request: DescribeConfigsRequest, context: RequestContext
 ) -> Sequence[DescribeConfigsResponseConfig]:
+    config = topic.config
+    # Without a setting, it depends on the number of replicas.
+    min_insync = str(context.broker.cluster.min_insync_replicas(topic.name))
+    is_default = MIN_INSYNC_REPLICAS not in config.overrides
+    computed = {MIN_INSYNC_REPLICAS: min_insync} if is_default else {}
     return [
         DescribeConfigsResponseConfig(
             name=setting.name,
-            value=config.value(setting.name),
+            value=computed.get(setting.name) or config.value(setting.name),
             config_source=source_of(config, setting.name),
             synonyms=_topic_synonyms(config, setting.name) if request.include_synonyms else (),
             config_type=KINDS[setting.kind],
@@ -254,7 +265,7 @@ def list_config_resources(
     broker = context.broker
     names = {
         ConfigResourceType.TOPIC: [topic.name for topic in broker.topics.all()],
-        ConfigResourceType.BROKER: [str(broker.node_id)],
+        ConfigResourceType.BROKER: [str(node.node_id) for node in broker.cluster.nodes()],
         ConfigResourceType.GROUP: broker.configs.groups(),
     }
     return ListConfigResourcesResponse(
@@ -411,8 +422,12 @@ def _group_key(name: str) -> str:
 
 
 def _check_node(name: str, context: RequestContext) -> None:
-    if name != str(context.broker.node_id):
-        raise InvalidRequest(f"node must be {context.broker.node_id}, got {name[:100]!r}")
+    broker = context.broker
+    if name == str(broker.node_id):
+        return
+    other = broker.cluster.node(int(name)) if name.isascii() and name.isdigit() else None
+    where = "" if other is None else f"; ask node {name} at {other.kafka} for its own"
+    raise InvalidRequest(f"node must be {broker.node_id}, got {name[:100]!r}{where}")
 
 
 def _no_configs(kind: int) -> InvalidRequest:

@@ -40,7 +40,7 @@ async def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse:
     """Process the heartbeat of a member, and return its assignment."""
     try:
-        answer = await context.broker.groups.consumers.heartbeat(
+        answer = await context.broker.groups.of(request.group_id).consumers.heartbeat(
             request.group_id,
             _heartbeat(request, context),
             may_lack_id=context.version < OWN_ID_SINCE,
@@ -107,7 +107,8 @@ def _described(
     group_id: str, context: RequestContext, operations: int
 ) -> ConsumerGroupDescribeResponseGroup:
     try:
-        description: ConsumerGroupDescription = context.broker.groups.consumers.describe(group_id)
+        coordinator = context.broker.groups.of(group_id)
+        description: ConsumerGroupDescription = coordinator.consumers.describe(group_id)
     except MillstreamError as error:
         return ConsumerGroupDescribeResponseGroup(
             group_id=group_id, error_code=group_code_of(error), error_message=str(error)

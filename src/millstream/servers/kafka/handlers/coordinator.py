@@ -1,7 +1,8 @@
-"""FindCoordinator: the coordinator of a group or transactional id, which is always this node."""
+"""FindCoordinator: the node that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
+from millstream.broker.cluster_view import CoordinatorKind
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.coordinator import (
     FindCoordinatorRequest,
@@ -12,6 +13,8 @@ from millstream.servers.kafka.request_context import RequestContext
 
 GROUP, TRANSACTION = 0, 1
 """Types of keys: Kafka's numbers. Its third type, share groups, is not supported."""
+
+KINDS = {GROUP: CoordinatorKind.GROUP, TRANSACTION: CoordinatorKind.TRANSACTION}
 
 MANY_SINCE = 4
 """The first version with several keys in one request."""
@@ -40,13 +43,19 @@ def find_coordinator(
 def _coordinator(
     key: str, key_type: int, context: RequestContext
 ) -> FindCoordinatorResponseCoordinator:
-    if key_type not in (GROUP, TRANSACTION):
+    if key_type not in KINDS:
         return FindCoordinatorResponseCoordinator(
             key=key,
             error_code=ErrorCode.INVALID_REQUEST,
             error_message=f"key type must be {GROUP} or {TRANSACTION}, got {key_type}",
         )
-    host, port = context.broker.advertised
+    node = context.broker.cluster.coordinator_of(KINDS[key_type], key)
+    if node is None:
+        return FindCoordinatorResponseCoordinator(
+            key=key,
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            error_message=f"no node coordinates {key[:100]!r} now",
+        )
     return FindCoordinatorResponseCoordinator(
-        key=key, node_id=context.broker.node_id, host=host, port=port
+        key=key, node_id=node.node_id, host=node.kafka.host, port=node.kafka.port
     )

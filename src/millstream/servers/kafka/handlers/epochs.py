@@ -33,7 +33,7 @@ async def _find(
     try:
         partition = context.broker.topics.partition(topic, requested.partition)
         await partition.open()
-        partition.offsets.check_leader_epoch(requested.current_leader_epoch)
+        partition.check_leader(requested.current_leader_epoch)
         epoch, end_offset = partition.offsets.epoch_end(requested.leader_epoch)
     except MillstreamError as error:
         return OffsetForLeaderEpochResponsePartition(

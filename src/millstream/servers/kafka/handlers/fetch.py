@@ -16,10 +16,11 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from uuid import UUID
 
+from millstream.broker.cluster_view import NO_NODE, ClusterView
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.reader import RangeWithDeletions
 from millstream.broker.quotas import QuotaKind
-from millstream.errors import MillstreamError, OffsetOutOfRange
+from millstream.errors import MillstreamError, NotLeader, OffsetOutOfRange
 from millstream.protocols.kafka.codec.primitives import NO_ID
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import code_of
@@ -28,10 +29,12 @@ from millstream.protocols.kafka.messages.fetch import (
     FetchResponse,
     FetchResponseAbortedTransaction,
     FetchResponseEpochEnd,
+    FetchResponseLeader,
+    FetchResponseNode,
     FetchResponsePartition,
     FetchResponseTopic,
 )
-from millstream.servers.kafka.deferred_response import DeferredResponse
+from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.kafka.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -228,7 +231,7 @@ class PendingFetch:
         if isinstance(partition, MillstreamError):
             return _failed(index, partition), 0
         try:
-            partition.offsets.check_leader_epoch(requested.leader_epoch)
+            partition.check_leader(requested.leader_epoch)
             if (diverging := _diverging(requested, partition)) is not None:
                 return _nothing(index, partition, diverging), 0
             if remaining <= 0:
@@ -368,7 +371,26 @@ class PendingFetch:
                 FetchResponseTopic(topic=name, topic_id=topic_id, partitions=tuple(results))
                 for (name, topic_id), results in topics.items()
             ),
+            node_endpoints=_leader_endpoints(
+                self._context.broker.cluster,
+                (result for results in topics.values() for result in results if result.error_code),
+            ),
         )
+
+
+def _leader_endpoints(
+    cluster: ClusterView, failed: Iterable[FetchResponsePartition]
+) -> tuple[FetchResponseNode, ...]:
+    """Return the addresses of the leaders that results name: clients need not ask (KIP-951)."""
+    leaders = {result.current_leader.leader_id for result in failed}
+    nodes = (cluster.node(leader) for leader in sorted(leaders) if leader != NO_NODE)
+    return tuple(
+        FetchResponseNode(
+            node_id=node.node_id, host=node.kafka.host, port=node.kafka.port, rack=node.rack
+        )
+        for node in nodes
+        if node is not None
+    )
 
 
 def _is_news(requested: CachedPartition, result: FetchResponsePartition) -> bool:
@@ -406,12 +428,16 @@ def _nothing(
 
 
 def _failed(index: int, error: MillstreamError, *, log_start: int = -1) -> FetchResponsePartition:
+    leader = FetchResponseLeader()
+    if isinstance(error, NotLeader):
+        leader = FetchResponseLeader(leader_id=error.leader, leader_epoch=error.leader_epoch)
     return FetchResponsePartition(
         partition_index=index,
         error_code=code_of(error),
         high_watermark=-1,
         last_stable_offset=-1,
         log_start_offset=log_start,
+        current_leader=leader,
         aborted_transactions=None,
         records=b"",
     )

@@ -55,6 +55,7 @@ OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
 _UNSTORED = (
     ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REQUEST_TIMED_OUT,
 )
@@ -88,7 +89,7 @@ async def join_group(request: JoinGroupRequest, context: RequestContext) -> Join
         can_skip_assignment=context.version >= SKIP_SINCE,
     )
     try:
-        joined = await context.broker.groups.join(request.group_id, join)
+        joined = await context.broker.groups.of(request.group_id).join(request.group_id, join)
     except MillstreamError as error:
         member_id = error.member_id if isinstance(error, MemberIdNeeded) else request.member_id
         return JoinGroupResponse(
@@ -125,7 +126,7 @@ async def sync_group(request: SyncGroupRequest, context: RequestContext) -> Sync
         assignments={share.member_id: share.assignment for share in request.assignments},
     )
     try:
-        synced = await context.broker.groups.sync(request.group_id, sync)
+        synced = await context.broker.groups.of(request.group_id).sync(request.group_id, sync)
     except MillstreamError as error:
         return SyncGroupResponse(error_code=group_code_of(error))
     return SyncGroupResponse(
@@ -138,7 +139,7 @@ async def sync_group(request: SyncGroupRequest, context: RequestContext) -> Sync
 def heartbeat(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
     """Record that a member is alive."""
     try:
-        context.broker.groups.heartbeat(
+        context.broker.groups.of(request.group_id).heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
     except MillstreamError as error:
@@ -155,7 +156,7 @@ async def leave_group(request: LeaveGroupRequest, context: RequestContext) -> Le
             LeavingMember(member.member_id, member.group_instance_id) for member in request.members
         ]
     try:
-        results = await context.broker.groups.leave(request.group_id, leavers)
+        results = await context.broker.groups.of(request.group_id).leave(request.group_id, leavers)
     except MillstreamError as error:
         return LeaveGroupResponse(error_code=group_code_of(error))
     codes = [group_code_of(left.error) if left.error else ErrorCode.NONE for left in results]
@@ -189,7 +190,7 @@ def _described(
     group_id: str, context: RequestContext, *, is_allowed: bool
 ) -> DescribeGroupsResponseGroup:
     try:
-        description = context.broker.groups.describe(group_id)
+        description = context.broker.groups.of(group_id).describe(group_id)
     except UnknownGroup as error:
         is_said = context.version >= NOT_FOUND_SINCE
         return DescribeGroupsResponseGroup(
@@ -197,6 +198,10 @@ def _described(
             group_state=DEAD,
             error_code=code_of(error) if is_said else ErrorCode.NONE,
             error_message=str(error) if is_said else None,
+        )
+    except MillstreamError as error:
+        return DescribeGroupsResponseGroup(
+            group_id=group_id, error_code=group_code_of(error), error_message=str(error)
         )
     return DescribeGroupsResponseGroup(
         group_id=group_id,
@@ -219,7 +224,11 @@ def _described(
 
 
 def list_groups(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
-    """List the groups with the given states and types, or all."""
+    """List the groups of this node with the given states and types, or all."""
+    try:
+        listed = context.broker.groups.listed()
+    except MillstreamError as error:  # A list without those that are not loaded looks complete.
+        return ListGroupsResponse(error_code=group_code_of(error))
     states = {state.lower() for state in request.states_filter}
     kinds = {kind.lower() for kind in request.types_filter}
     return ListGroupsResponse(
@@ -230,7 +239,7 @@ def list_groups(request: ListGroupsRequest, context: RequestContext) -> ListGrou
                 group_state=group.state,
                 group_type=group.kind.value,
             )
-            for group in context.broker.groups.listed()
+            for group in listed
             if (not states or group.state.lower() in states)
             and (not kinds or group.kind.value in kinds)
         )
@@ -245,7 +254,7 @@ async def delete_groups(
     for group_id in dict.fromkeys(request.groups_names):
         code = ErrorCode.NONE
         try:
-            await context.broker.groups.delete(group_id)
+            await context.broker.groups.of(group_id).delete(group_id)
         except MillstreamError as error:
             code = group_code_of(error)
         results.append(DeleteGroupsResponseResult(group_id=group_id, error_code=code))

@@ -76,7 +76,7 @@ async def _find(
     if mark < 0 and version < SINCE.get(mark, version + 1):
         raise UnsupportedVersion(f"timestamp {mark} is not supported in version {version}")
     await partition.open()
-    partition.offsets.check_leader_epoch(requested.current_leader_epoch)
+    partition.check_leader(requested.current_leader_epoch)
     await partition.settle()
     if mark >= 0:
         return await partition.offsets.at_timestamp(mark, is_committed_only=is_committed_only)

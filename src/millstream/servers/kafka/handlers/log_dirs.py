@@ -1,4 +1,4 @@
-"""DescribeLogDirs: the data directory of the node, with the size of each partition."""
+"""DescribeLogDirs: the data directory of the node, with the size of each of its replicas."""
 
 from __future__ import annotations
 
@@ -50,14 +50,22 @@ def _requested(
     topics = context.broker.topics
     if request.topics is None:
         for topic in topics.all():
-            yield topic.name, list(topic.partitions)
+            if stored := [p for p in topic.partitions if _is_stored(p, context)]:
+                yield topic.name, stored
         return
     for requested in request.topics:
         found = topics.find(requested.topic)
         count = 0 if found is None else len(found.partitions)
         indexes = [index for index in dict.fromkeys(requested.partitions) if 0 <= index < count]
         if found is not None and indexes:
-            yield found.name, [found.partitions[index] for index in indexes]
+            partitions = [found.partitions[index] for index in indexes]
+            yield found.name, [p for p in partitions if _is_stored(p, context)]
+
+
+def _is_stored(partition: Partition, context: RequestContext) -> bool:
+    """Whether this node has a replica of a partition."""
+    placement = context.broker.cluster.placement(partition.topic, partition.index)
+    return context.broker.node_id in placement.replicas
 
 
 def _describe(partition: Partition, context: RequestContext) -> DescribeLogDirsResponsePartition:

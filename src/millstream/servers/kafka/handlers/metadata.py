@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.cluster_view import NO_NODE, PartitionPlacement
 from millstream.broker.topics.topic import NO_ID, Topic
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.protocols.kafka.error_codes import ErrorCode
@@ -34,8 +34,6 @@ NULL_MEANS_ALL_SINCE = 1
 TOPIC_ID_SINCE = 12
 """The first version in which topics can be named by id."""
 
-UNKNOWN_EPOCH = -1
-
 PAGE_PARTITIONS_MAX = 2_000
 """Partitions in one response to DescribeTopicPartitions: Kafka's default for its brokers."""
 
@@ -43,16 +41,20 @@ PAGE_PARTITIONS_MAX = 2_000
 async def metadata(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     """Describe the node and the topics of the request, or all topics."""
     broker = context.broker
-    host, port = broker.advertised
     operations = (
         CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
         else OPERATIONS_NOT_REQUESTED
     )
     return MetadataResponse(
-        brokers=(MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
+        brokers=tuple(
+            MetadataResponseBroker(
+                node_id=node.node_id, host=node.kafka.host, port=node.kafka.port, rack=node.rack
+            )
+            for node in broker.cluster.nodes()
+        ),
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.cluster.controller_id,
         topics=await _topics(request, context),
         cluster_authorized_operations=operations,
     )
@@ -110,21 +112,13 @@ async def _find(
 def _describe(
     topic: Topic, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponseTopic:
-    nodes = (context.broker.node_id,)
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
         partitions=tuple(
-            MetadataResponsePartition(
-                partition_index=index,
-                leader_id=context.broker.node_id,
-                leader_epoch=_leader_epoch(partition),
-                replica_nodes=nodes,
-                isr_nodes=nodes,
-            )
-            for index, partition in enumerate(topic.partitions)
+            _describe_partition(topic, index, context) for index in range(len(topic.partitions))
         ),
         topic_authorized_operations=(
             TOPIC_OPERATIONS
@@ -134,8 +128,24 @@ def _describe(
     )
 
 
-def _leader_epoch(partition: Partition) -> int:
-    return partition.offsets.leader_epoch if partition.is_open else UNKNOWN_EPOCH
+def _describe_partition(
+    topic: Topic, index: int, context: RequestContext
+) -> MetadataResponsePartition:
+    placement = context.broker.cluster.placement(topic.name, index)
+    return MetadataResponsePartition(
+        error_code=_error_of(placement),
+        partition_index=index,
+        leader_id=placement.leader,
+        leader_epoch=placement.leader_epoch,
+        replica_nodes=tuple(placement.replicas),
+        isr_nodes=tuple(placement.isr),
+        offline_replicas=tuple(placement.offline),
+    )
+
+
+def _error_of(placement: PartitionPlacement) -> ErrorCode:
+    has_leader = placement.leader != NO_NODE
+    return ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def describe_topic_partitions(
@@ -192,23 +202,28 @@ def _page(
 def _describe_page(
     topic: Topic, first: int, end: int, context: RequestContext
 ) -> DescribeTopicPartitionsResponseTopic:
-    nodes = (context.broker.node_id,)
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=tuple(
-            DescribeTopicPartitionsResponsePartition(
-                partition_index=index,
-                leader_id=context.broker.node_id,
-                leader_epoch=_leader_epoch(topic.partitions[index]),
-                replica_nodes=nodes,
-                isr_nodes=nodes,
-                # The Java client does not accept null here, though the protocol allows it.
-                eligible_leader_replicas=(),
-                last_known_elr=(),
-            )
-            for index in range(first, end)
-        ),
+        partitions=tuple(_page_partition(topic, index, context) for index in range(first, end)),
         topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _page_partition(
+    topic: Topic, index: int, context: RequestContext
+) -> DescribeTopicPartitionsResponsePartition:
+    placement = context.broker.cluster.placement(topic.name, index)
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=_error_of(placement),
+        partition_index=index,
+        leader_id=placement.leader,
+        leader_epoch=placement.leader_epoch,
+        replica_nodes=tuple(placement.replicas),
+        isr_nodes=tuple(placement.isr),
+        # The Java client does not accept null here, though the protocol allows it.
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+        offline_replicas=tuple(placement.offline),
     )

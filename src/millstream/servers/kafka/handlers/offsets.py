@@ -95,7 +95,7 @@ async def _commit(
     )
     retention_ms = request.retention_time_ms
     try:
-        await context.broker.groups.commit(
+        await context.broker.groups.of(request.group_id).commit(
             request.group_id,
             committer,
             offsets,
@@ -262,7 +262,7 @@ def _fetch(
         for index in topic.partitions
         if name is not None
     ]
-    offsets = context.broker.groups.fetch(
+    offsets = context.broker.groups.of(group_id).fetch(
         group_id,
         None if topics is None else requested,
         member_id=member_id,
@@ -357,8 +357,10 @@ async def offset_delete(
             except MillstreamError as error:
                 codes[partition] = code_of(error)
     try:
-        results = await context.broker.groups.delete_offsets(
-            request.group_id, known, is_subscribed=_reads(request.group_id, context)
+        coordinator = context.broker.groups.of(request.group_id)
+        is_subscribed = _reads(coordinator.subscriptions(request.group_id))
+        results = await coordinator.delete_offsets(
+            request.group_id, known, is_subscribed=is_subscribed
         )
     except MillstreamError as error:
         return OffsetDeleteResponse(error_code=group_code_of(error))
@@ -381,13 +383,13 @@ async def offset_delete(
     )
 
 
-def _reads(group_id: str, context: RequestContext) -> Callable[[str], bool]:
+def _reads(subscriptions: Iterable[bytes]) -> Callable[[str], bool]:
     """Return a predicate for the topics that the members of a classic group read.
 
     A member whose subscription cannot be decoded may read any topic.
     """
     topics: set[str] = set()
-    for subscription in context.broker.groups.subscriptions(group_id):
+    for subscription in subscriptions:
         subscribed = subscribed_topics(subscription)
         if subscribed is None:
             return lambda _: True

@@ -8,8 +8,10 @@ written from the memory in which they arrived.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 
+from millstream.broker.cluster_view import NO_NODE, ClusterView
 from millstream.broker.partition.batch_validator import InvalidBatchRecord
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import append_time_of
@@ -19,6 +21,7 @@ from millstream.errors import (
     InvalidRecord,
     InvalidTransactionState,
     MillstreamError,
+    NotLeader,
     UnsupportedCompression,
 )
 from millstream.protocols.kafka.error_codes import ErrorCode
@@ -27,13 +30,15 @@ from millstream.protocols.kafka.messages.produce import (
     ProduceRequest,
     ProduceRequestTopic,
     ProduceResponse,
+    ProduceResponseLeader,
+    ProduceResponseNode,
     ProduceResponsePartition,
     ProduceResponseRecordError,
     ProduceResponseTopic,
 )
 from millstream.records.batch import HEADER_SIZE, MAGIC, BatchHeader, unpack_header
 from millstream.records.compression import Codec
-from millstream.servers.kafka.deferred_response import DeferredResponse
+from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.kafka.request_context import RequestContext
 from millstream.storage.append.pending_append import Appended
 from millstream.storage.files.names import check_topic
@@ -90,6 +95,7 @@ class _PartitionBatch:
         "expected_marker_offset",
         "header",
         "index",
+        "is_verified",
         "partition",
         "result",
     )
@@ -103,6 +109,8 @@ class _PartitionBatch:
         self.error: MillstreamError | None = None
         self.expected_marker_offset: int | None = None
         """Marker offset that the coordinator saw, so that no earlier transaction is affected."""
+        self.is_verified = False
+        """Whether another node, which coordinates its transaction, said that it is open."""
         self.result: ProduceResponsePartition | None = None
 
 
@@ -112,6 +120,10 @@ class PendingProduce:
     def __init__(self, request: ProduceRequest, context: RequestContext) -> None:
         self._request = request
         self._context = context
+        self._is_coordinated_elsewhere = (
+            request.transactional_id is not None
+            and context.broker.transactions.is_elsewhere(request.transactional_id)
+        )
         self._topics = [
             (topic, [_PartitionBatch(part.index, part.records) for part in topic.partition_data])
             for topic in request.topic_data
@@ -151,9 +163,15 @@ class PendingProduce:
         """Return whether a batch's partition is not part of its producer's open transaction."""
         if slot.header is None or slot.partition is None or not slot.header.is_transactional:
             return False
-        return not self._context.broker.transactions.is_ongoing(
-            *_producer_of(slot.header), slot.partition.topic, slot.partition.index
-        )
+        producer, partition = _producer_of(slot.header), slot.partition
+        if self._context.broker.transactions.is_ongoing(
+            *producer, partition.topic, partition.index
+        ):
+            return False
+        if not self._is_coordinated_elsewhere:
+            return True
+        # The first batch of a transaction was verified, and until the marker it stays open.
+        return not (slot.is_verified or partition.appender.is_in_transaction(*producer))
 
     async def prepare_and_begin(self) -> object:
         """Open partitions and join transactions, then append."""
@@ -191,6 +209,8 @@ class PendingProduce:
                 may_add=version >= JOINS_TRANSACTION_SINCE,
                 is_abortable=version >= ABORTABLE_SINCE,
             )
+            for slot in slots:
+                slot.is_verified = self._is_coordinated_elsewhere
         except ConcurrentTransaction:
             # Older clients fail on the exact code; with this one all of them retry.
             is_known = version >= JOINS_TRANSACTION_SINCE
@@ -225,6 +245,9 @@ class PendingProduce:
             error = InvalidTransactionState(f"{slot.partition}: the transaction has ended")
             slot.result = error_result(slot.index, error)
             return
+        if self._is_coordinated_elsewhere and slot.expected_marker_offset is None:
+            # It may have to wait for its offset, and another node may end the transaction by then.
+            slot.expected_marker_offset = self._marker_offset_of(slot)
         try:
             future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
             slot.partition.appender.append(
@@ -239,6 +262,11 @@ class PendingProduce:
             return
         self._waiting += 1
         future.add_done_callback(lambda done: self._appended(slot, done))
+
+    def _marker_offset_of(self, slot: _PartitionBatch) -> int | None:
+        if slot.partition is None or slot.header is None or not slot.header.is_transactional:
+            return None
+        return slot.partition.appender.marker_offset_of(slot.header.producer_id)
 
     def _appended(self, slot: _PartitionBatch, done: asyncio.Future[Appended]) -> None:
         assert slot.partition is not None
@@ -263,12 +291,34 @@ class PendingProduce:
                 for topic, slots in self._topics
             ),
             throttle_time_ms=throttle_ms,
+            node_endpoints=leader_endpoints(
+                self._context.broker.cluster,
+                (slot.result for slot in self._slots if slot.result),
+            ),
         )
+
+
+def leader_endpoints(
+    cluster: ClusterView, results: Iterable[ProduceResponsePartition]
+) -> tuple[ProduceResponseNode, ...]:
+    """Return the addresses of the leaders that results name: clients need not ask (KIP-951)."""
+    leaders = {result.current_leader.leader_id for result in results if result.error_code}
+    nodes = (cluster.node(leader) for leader in sorted(leaders) if leader != NO_NODE)
+    return tuple(
+        ProduceResponseNode(
+            node_id=node.node_id, host=node.kafka.host, port=node.kafka.port, rack=node.rack
+        )
+        for node in nodes
+        if node is not None
+    )
 
 
 def error_result(index: int, error: MillstreamError) -> ProduceResponsePartition:
     """Return the result of a batch that was rejected."""
     result = _failed(index, code_of(error), str(error))
+    if isinstance(error, NotLeader):
+        leader = ProduceResponseLeader(leader_id=error.leader, leader_epoch=error.leader_epoch)
+        return replace(result, current_leader=leader)
     if not isinstance(error, InvalidBatchRecord):
         return result
     records = tuple(

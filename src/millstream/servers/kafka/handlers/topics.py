@@ -1,21 +1,22 @@
-"""Topics: create, add partitions, delete; and elections, which a single node has always won."""
+"""Topics: create, add partitions, delete."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import TypeVar
 from uuid import UUID
 
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.configs.topic_settings import TOPIC_CONFIGS
 from millstream.broker.topics.topic import NO_ID, Topic
+from millstream.broker.topics.topics import DEFAULT_REPLICATION, Replication
 from millstream.errors import (
+    InvalidAssignment,
     InvalidReplication,
     InvalidRequest,
     MillstreamError,
     QuotaExceeded,
-    UnknownTopic,
 )
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import code_of
@@ -33,11 +34,6 @@ from millstream.protocols.kafka.messages.topics import (
     DeleteTopicsRequestTopic,
     DeleteTopicsResponse,
     DeleteTopicsResponseTopic,
-    ElectLeadersRequest,
-    ElectLeadersRequestTopic,
-    ElectLeadersResponse,
-    ElectLeadersResponsePartition,
-    ElectLeadersResponseTopic,
 )
 from millstream.servers.kafka.handlers.configs import source_of
 from millstream.servers.kafka.request_context import RequestContext
@@ -54,13 +50,6 @@ DELETE_TOPICS_STRICT_SINCE = 5
 CREATE_PARTITIONS_STRICT_SINCE = 3
 """From this version on, clients know the error of an exceeded quota; older ones are throttled."""
 
-PREFERRED, UNCLEAN = 0, 1
-
-
-class _InvalidReplicaAssignment(InvalidReplication):
-    """A manual replica assignment cannot be fulfilled."""
-
-
 # Creating.
 
 
@@ -75,7 +64,7 @@ async def create_topics(
             if requested.name in repeated:
                 raise InvalidRequest(f"topic {requested.name!r} is repeated")
             topic = await _create(requested, request, context)
-            results.append(_created(topic))
+            results.append(_created(topic, context))
         except MillstreamError as error:
             code, message = _answer(error)
             results.append(
@@ -92,12 +81,13 @@ async def _create(
     configs = {config.name: config.value for config in requested.configs}
     if len(configs) < len(requested.configs):
         raise InvalidRequest(f"topic {requested.name!r} sets a config twice")
-    partitions = _partitions_of(requested, context.broker.node_id)
+    partitions, replication = _partitions_of(requested)
     _check_mutations(context, strict_since=CREATE_TOPICS_STRICT_SINCE)
     topic = await context.broker.topics.create(
         requested.name,
         partitions=partitions,
         configs=configs,
+        replication=replication,
         is_validate_only=request.validate_only,
     )
     if topic.is_created:
@@ -105,45 +95,44 @@ async def _create(
     return topic
 
 
-def _partitions_of(requested: CreateTopicsRequestTopic, node_id: int) -> int | None:
-    """Return the number of partitions, after checking the replica assignment."""
-    replicas = requested.replication_factor
+def _partitions_of(requested: CreateTopicsRequestTopic) -> tuple[int | None, Replication]:
+    """Return the number of partitions, and the replicas that the client wants."""
+    factor = requested.replication_factor
     if requested.assignments:
-        if (requested.num_partitions, replicas) != (NOT_SPECIFIED, NOT_SPECIFIED):
+        if (requested.num_partitions, factor) != (NOT_SPECIFIED, NOT_SPECIFIED):
             raise InvalidRequest(
                 f"with assignments, partitions and replicas must be {NOT_SPECIFIED},"
-                f" got {requested.num_partitions} and {replicas}"
+                f" got {requested.num_partitions} and {factor}"
             )
-        indexes = sorted(assignment.partition_index for assignment in requested.assignments)
-        if indexes != list(range(len(indexes))):
-            raise _InvalidReplicaAssignment(
-                "assigned partitions must be 0, 1, 2 and so on, each once"
+        chosen = sorted((item.partition_index, item.broker_ids) for item in requested.assignments)
+        if [index for index, _ in chosen] != list(range(len(chosen))):
+            raise InvalidAssignment("assigned partitions must be 0, 1, 2 and so on, each once")
+        factors = {len(replicas) for _, replicas in chosen}
+        if len(factors) > 1:
+            raise InvalidAssignment(
+                f"all partitions must have the same number of replicas, got {sorted(factors)}"
             )
-        _check_nodes([assignment.broker_ids for assignment in requested.assignments], node_id)
-        return len(indexes)
-    if replicas not in (NOT_SPECIFIED, 1):
+        assignments = tuple(replicas for _, replicas in chosen)
+        return len(chosen), Replication(factors.pop(), assignments)
+    if factor != NOT_SPECIFIED and factor < 1:
         raise InvalidReplication(
-            f"replication factor must be 1, or {NOT_SPECIFIED} for the default, got {replicas}:"
-            " there is one node"
+            f"replication factor must be at least 1, or {NOT_SPECIFIED} for the default, got"
+            f" {factor}"
         )
-    return None if requested.num_partitions == NOT_SPECIFIED else requested.num_partitions
+    count = requested.num_partitions
+    return (
+        None if count == NOT_SPECIFIED else count,
+        DEFAULT_REPLICATION if factor == NOT_SPECIFIED else Replication(factor),
+    )
 
 
-def _check_nodes(assignments: Iterable[Sequence[int]], node_id: int) -> None:
-    for nodes in assignments:
-        if tuple(nodes) != (node_id,):
-            raise _InvalidReplicaAssignment(
-                f"replicas must be on nodes [{node_id}], got {list(nodes)}"
-            )
-
-
-def _created(topic: Topic) -> CreateTopicsResponseTopic:
+def _created(topic: Topic, context: RequestContext) -> CreateTopicsResponseTopic:
     config = topic.config
     return CreateTopicsResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         num_partitions=topic.partition_count,
-        replication_factor=1,
+        replication_factor=_factor_of(topic, context),
         configs=tuple(
             CreateTopicsResponseConfig(
                 name=name, value=config.value(name), config_source=source_of(config, name)
@@ -151,6 +140,14 @@ def _created(topic: Topic) -> CreateTopicsResponseTopic:
             for name in TOPIC_CONFIGS
         ),
     )
+
+
+def _factor_of(topic: Topic, context: RequestContext) -> int:
+    """Return the replicas that each partition has, or would have."""
+    cluster = context.broker.cluster
+    if topic.is_created and (replicas := cluster.placement(topic.name, 0).replicas):
+        return len(replicas)
+    return topic.row.replication_factor or cluster.default_replication_factor
 
 
 # Adding partitions.
@@ -183,16 +180,16 @@ async def _grow(
 ) -> None:
     topics = context.broker.topics
     before = topics.get(requested.name).partition_count
-    if requested.assignments is not None and requested.count > before:
-        if len(requested.assignments) != requested.count - before:
-            raise _InvalidReplicaAssignment(
-                f"{len(requested.assignments)} assignments for {requested.count - before} new"
-                " partitions"
-            )
-        nodes = [assignment.broker_ids for assignment in requested.assignments]
-        _check_nodes(nodes, context.broker.node_id)
+    assignments = None
+    if requested.assignments is not None:
+        assignments = tuple(assignment.broker_ids for assignment in requested.assignments)
     _check_mutations(context, strict_since=CREATE_PARTITIONS_STRICT_SINCE)
-    await topics.add_partitions(requested.name, requested.count, is_validate_only=is_validate_only)
+    await topics.add_partitions(
+        requested.name,
+        requested.count,
+        assignments=assignments,
+        is_validate_only=is_validate_only,
+    )
     if not is_validate_only:
         context.charge(QuotaKind.MUTATION, requested.count - before)
 
@@ -242,44 +239,6 @@ def _find(name: str | None, topic_id: UUID, context: RequestContext) -> tuple[st
     return topic.name, topic.id
 
 
-# Elections.
-
-
-def elect_leaders(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
-    """Answer that each partition has its preferred leader: this node.
-
-    For all partitions, Kafka lists those whose leader changed: none.
-    """
-    if request.election_type not in (PREFERRED, UNCLEAN):
-        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ElectLeadersResponse(
-        replica_election_results=tuple(
-            ElectLeadersResponseTopic(
-                topic=requested.topic, partition_result=tuple(_elections(requested, context))
-            )
-            for requested in request.topic_partitions or ()
-        )
-    )
-
-
-def _elections(
-    requested: ElectLeadersRequestTopic, context: RequestContext
-) -> Iterable[ElectLeadersResponsePartition]:
-    for index in requested.partitions:
-        try:
-            context.broker.topics.partition(requested.topic, index)
-        except UnknownTopic as error:
-            code, message = _answer(error)
-        else:
-            code = ErrorCode.ELECTION_NOT_NEEDED
-            message = (
-                f"{requested.topic}/{index} is led by node {context.broker.node_id}, as it should"
-            )
-        yield ElectLeadersResponsePartition(
-            partition_id=index, error_code=code, error_message=message
-        )
-
-
 # Shared.
 
 
@@ -301,6 +260,4 @@ def _check_mutations(context: RequestContext, *, strict_since: int) -> None:
 
 def _answer(error: MillstreamError) -> tuple[ErrorCode, str]:
     """Return code and message of an error."""
-    if isinstance(error, _InvalidReplicaAssignment):
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)
     return code_of(error), str(error)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from millstream.broker.groups.values import OffsetAndMetadata
 from millstream.broker.transactions.transaction import TransactionState
+from millstream.broker.transactions.transaction_coordinators import Verify
 from millstream.broker.transactions.transaction_record import partitions_by_topic
 from millstream.errors import InvalidProducerEpoch, MillstreamError, ProducerFenced, UnknownTopic
 from millstream.protocols.kafka.error_codes import ErrorCode
@@ -66,6 +67,7 @@ OTHER_STATES = frozenset({"Dead", "PrepareEpochFence"})
 _UNSTORED = frozenset(
     {
         ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.REQUEST_TIMED_OUT,
     }
@@ -143,7 +145,7 @@ async def _add_known_partitions(
     context: RequestContext,
 ) -> ErrorCode:
     try:
-        await context.broker.transactions.add_partitions(
+        await context.broker.transactions.of(added.transactional_id).add_partitions(
             added.transactional_id, added.producer_id, added.producer_epoch, requested
         )
     except MillstreamError as error:
@@ -157,7 +159,8 @@ async def _verify_partitions(
     context: RequestContext,
 ) -> Mapping[PartitionTuple, ErrorCode]:
     try:
-        missing = await context.broker.transactions.missing_partitions(
+        coordinator = context.broker.transactions.of(added.transactional_id)
+        missing = await coordinator.missing_partitions(
             added.transactional_id, added.producer_id, added.producer_epoch, requested
         )
     except MillstreamError as error:
@@ -194,7 +197,7 @@ async def add_offsets_to_txn(
 ) -> AddOffsetsToTxnResponse:
     """Add a group's offsets to a transaction."""
     try:
-        await context.broker.transactions.add_offsets(
+        await context.broker.transactions.of(request.transactional_id).add_offsets(
             request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
         )
     except MillstreamError as error:
@@ -211,7 +214,7 @@ async def add_offsets_to_txn(
 async def end_txn(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
     """Commit or abort a transaction; from version 5 on, return a new epoch for the next one."""
     try:
-        producer = await context.broker.transactions.end(
+        producer = await context.broker.transactions.of(request.transactional_id).end(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
@@ -294,8 +297,8 @@ async def _stage(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     context: RequestContext,
 ) -> ErrorCode:
-    async def stage() -> None:
-        await context.broker.groups.stage_offsets(
+    async def stage(verify: Verify | None) -> None:
+        await coordinator.stage_offsets(
             request.group_id,
             member_id=request.member_id,
             generation=request.generation_id,
@@ -303,9 +306,11 @@ async def _stage(
             producer_id=request.producer_id,
             producer_epoch=request.producer_epoch,
             offsets=offsets,
+            verify=verify,
         )
 
     try:
+        coordinator = context.broker.groups.of(request.group_id)
         await context.broker.transactions.stage_offsets(
             request.transactional_id,
             request.producer_id,
@@ -347,7 +352,7 @@ def _described(
     transactional_id: str, context: RequestContext
 ) -> DescribeTransactionsResponseTransaction:
     try:
-        description = context.broker.transactions.describe(transactional_id)
+        description = context.broker.transactions.of(transactional_id).describe(transactional_id)
     except MillstreamError as error:
         return DescribeTransactionsResponseTransaction(
             transactional_id=transactional_id, error_code=code_of(error)
@@ -369,7 +374,11 @@ def _described(
 def list_transactions(
     request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
-    """List transactional ids with the given states and producers, or all."""
+    """List transactional ids of this node with the given states and producers, or all."""
+    try:
+        listed = context.broker.transactions.listed()
+    except MillstreamError as error:  # A list without those that are not loaded looks complete.
+        return ListTransactionsResponse(error_code=transaction_code_of(error))
     known = {state.value for state in TransactionState} | OTHER_STATES
     states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
     return ListTransactionsResponse(
@@ -380,7 +389,7 @@ def list_transactions(
                 producer_id=transaction.producer.id,
                 transaction_state=transaction.state.value,
             )
-            for transaction in context.broker.transactions.all()
+            for transaction in listed
             if (not states or transaction.state.value in states)
             and (not producer_ids or transaction.producer.id in producer_ids)
         ),

@@ -57,7 +57,7 @@ class Group:
         """Return the committed offsets, as a consumer gets them."""
 
         async def go() -> dict[TopicPartition, Any]:
-            return dict(self.running.server.broker.groups.fetch(self.name))
+            return dict(self.running.server.broker.groups.of(self.name).fetch(self.name))
 
         found = self.running.run(go())
         return {where.partition: one.offset for where, one in found.items() if where.topic == topic}
@@ -76,20 +76,22 @@ class Group:
                 protocols={"range": b""},
                 needs_known_id=False,
             )
-            joined = await groups.join(self.name, join)
+            joined = await groups.of(self.name).join(self.name, join)
             sync = GroupSyncRequest(
                 member_id=joined.member_id,
                 generation=joined.generation,
                 assignments={joined.member_id: assignment},
             )
-            await groups.sync(self.name, sync)
+            await groups.of(self.name).sync(self.name, sync)
             return joined.member_id
 
         return self.running.run(go())
 
     def leave(self, member: str) -> None:
         async def go() -> None:
-            await self.running.server.broker.groups.leave(self.name, [LeavingMember(member)])
+            await self.running.server.broker.groups.of(self.name).leave(
+                self.name, [LeavingMember(member)]
+            )
 
         self.running.run(go())
 
@@ -106,7 +108,9 @@ class Group:
                 client_id="new",
                 client_host="/127.0.0.1",
             )
-            await self.running.server.broker.groups.consumers.heartbeat(self.name, beat)
+            await self.running.server.broker.groups.of(self.name).consumers.heartbeat(
+                self.name, beat
+            )
 
         self.running.run(go())
 
@@ -179,7 +183,7 @@ def test_a_group_without_a_name_is_listed_once_and_paging_goes_on(tmp_path: Path
 
         async def commit() -> None:
             where = TopicPartition(topic.name, 0)
-            await running.server.broker.groups.commit(
+            await running.server.broker.groups.of("").commit(
                 "", OffsetCommitter(), {where: OffsetAndMetadata(offset=0)}
             )
 
@@ -393,7 +397,7 @@ def test_members_that_come_while_offsets_are_looked_up_win(
 
     async def look_up_slowly(*given: Any) -> Any:
         groups = group.running.server.broker.groups
-        if groups.registry.find(group.name) is None:
+        if groups.find(group.name) is None:
             beat = ConsumerHeartbeat(
                 member_id="me",
                 member_epoch=0,
@@ -401,7 +405,7 @@ def test_members_that_come_while_offsets_are_looked_up_win(
                 topic_names=frozenset({topic.name}),
                 owned={},
             )
-            await groups.consumers.heartbeat(group.name, beat)
+            await groups.of(group.name).consumers.heartbeat(group.name, beat)
         return await look_up(*given)
 
     monkeypatch.setattr(group_resets, "_target", look_up_slowly)
@@ -468,6 +472,6 @@ def test_what_cannot_be_stored_is_not_answered_as_done(
     async def refuse(*_: Any, **__: Any) -> None:
         raise MillstreamError("the disk is gone")
 
-    monkeypatch.setattr(group.running.server.broker.groups, "commit", refuse)
+    monkeypatch.setattr(group.running.server.broker.groups.of(group.name), "commit", refuse)
     assert group.reset(topic.name, "latest").status == 500
     assert group.offsets(topic.name) == {}

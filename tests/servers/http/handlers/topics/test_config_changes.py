@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ import pytest
 
 from millstream.broker.topics.configs.topic_config import AlterConfigOperation, ConfigChange
 from millstream.config.schema import BrokerConfig
+from millstream.errors import TopicExists
 from millstream.testing.broker import RunningBroker, running_broker
 from tests.servers.http.calls import Answer, ask
 
@@ -302,3 +304,27 @@ def test_a_topic_that_was_deleted_is_gone_and_its_name_is_free(
     made = put(running, name)
     assert made.status == 201
     assert made.json["id"] != old
+
+
+def test_a_topic_that_must_be_new_is_created_once_and_not_changed(
+    running: RunningBroker, name: str
+) -> None:
+    path = f"/v1/topics/{name}?create_only=true"
+    assert ask(running.url, "PUT", path, b'{"retention_ms": 5000}').status == HTTPStatus.CREATED
+    again = ask(running.url, "PUT", path, b'{"retention_ms": 9000}')
+    assert (again.status, again.code) == (HTTPStatus.CONFLICT, "topic_exists")
+    kept = ask(running.url, "GET", f"/v1/topics/{name}").json
+    assert kept["configs"] == {"retention.ms": "5000"}
+
+
+def test_of_two_that_create_a_topic_at_once_one_is_refused(
+    running: RunningBroker, name: str
+) -> None:
+    async def create_twice() -> list[object]:
+        topics = running.server.broker.topics
+        both = (topics.put(name, is_create_only=True) for _ in range(2))
+        return await asyncio.gather(*both, return_exceptions=True)
+
+    first, second = running.run(create_twice())
+    assert isinstance(first, tuple)
+    assert isinstance(second, TopicExists)

@@ -49,7 +49,7 @@ async def list_groups(request: HttpRequest) -> Response:
     """List groups sorted by name, one page at a time, with the lag of each."""
     query = read_query(request, GroupsQuery)
     broker = request.context.broker
-    groups = broker.groups.registry.page(query.after, query.limit + 1)
+    groups = broker.groups.page(query.after, query.limit + 1)
     shown = groups[: query.limit]
     lags = LagReader(broker)
     shapes = [
@@ -58,7 +58,7 @@ async def list_groups(request: HttpRequest) -> Response:
             kind=group.kind.value,
             state=state_name(group.state),
             members=group.member_count,
-            partitions=len(broker.groups.offsets.of_group(group.group_id)),
+            partitions=len(broker.groups.committed(group.group_id)),
             lag=await lags.lag_of(group.group_id),
         )
         for group in shown
@@ -78,7 +78,7 @@ async def describe_group(request: HttpRequest) -> Response:
         for member in members
         for assigned in member.partitions
     }
-    committed_offsets = list(broker.groups.offsets.of_group(group.group_id).items())
+    committed_offsets = list(broker.groups.committed(group.group_id).items())
     offsets = {partition: committed.offset.offset for partition, committed in committed_offsets}
     partitions = await in_thread_if(len(offsets) > OFFSETS_MAX, lambda: sorted({*offsets, *owners}))
     lags = LagReader(broker)
@@ -112,7 +112,8 @@ async def describe_group(request: HttpRequest) -> Response:
 
 async def delete_group(request: HttpRequest) -> Response:
     """Delete a group without members and its committed offsets. Durable before the response."""
-    await request.context.broker.groups.delete(request.path_params["group"])
+    group_id: str = request.path_params["group"]
+    await request.context.broker.groups.of(group_id).delete(group_id)
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
@@ -132,7 +133,7 @@ class LagReader:
         """Return the lag of a group over all partitions whose end is known."""
         await self.yield_turn()
         lag = 0
-        for partition, committed in list(self.broker.groups.offsets.of_group(group_id).items()):
+        for partition, committed in list(self.broker.groups.committed(group_id).items()):
             if (end := await self.end_of(partition)) is not None:
                 lag += PartitionLag(committed.offset.offset, end).lag
         return lag
@@ -152,7 +153,7 @@ def state_name(state: str) -> str:
 
 def _group_of(request: HttpRequest) -> Group:
     name: str = request.path_params["group"]
-    group = request.context.broker.groups.registry.find(name)
+    group = request.context.broker.groups.find(name)
     if group is None:
         raise UnknownGroup(f"group {name[:NAME_LENGTH_MAX]!r} does not exist")
     return group
@@ -160,6 +161,7 @@ def _group_of(request: HttpRequest) -> Group:
 
 def members_of(broker: Broker, group: Group) -> list[MemberShape]:
     """Return the members of a group with their assignments."""
+    coordinator = broker.groups.of(group.group_id)
     if isinstance(group, ConsumerGroup):
         return [
             MemberShape(
@@ -169,7 +171,7 @@ def members_of(broker: Broker, group: Group) -> list[MemberShape]:
                 host=member.client_host.removeprefix("/"),
                 partitions=_shapes(_named(broker, member.assigned)),
             )
-            for member, _ in broker.groups.consumers.describe(group.group_id).members
+            for member, _ in coordinator.consumers.describe(group.group_id).members
         ]
     is_consumer = group.protocol_type == CONSUMER_PROTOCOL
     return [
@@ -180,7 +182,7 @@ def members_of(broker: Broker, group: Group) -> list[MemberShape]:
             host=member.host.removeprefix("/"),
             partitions=_shapes(assigned_partitions(member.assignment) or ()) if is_consumer else [],
         )
-        for member in broker.groups.describe(group.group_id).members
+        for member in coordinator.describe(group.group_id).members
     ]
 
 
@@ -236,6 +238,7 @@ OPERATIONS = (
             "offsets": [{**_PARTITION, "committed": 30, "end": 42, "lag": 12, "member": _MEMBER}],
             "partitions": 1,
         },
+        is_forwarded=True,
     ),
     HttpOperation(
         "DELETE",
@@ -245,5 +248,6 @@ OPERATIONS = (
         {HTTPStatus.NO_CONTENT: None},
         errors=(HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE),
         tag="groups",
+        is_forwarded=True,
     ),
 )

@@ -50,15 +50,15 @@ async def reset_group(request: HttpRequest) -> Response:
     body = await read_message(request, ResetBody, size_max=RESET_SIZE_MAX)
     broker = request.context.broker
     group_id: str = request.path_params["group"]
-    broker.groups.check_reset(group_id)
+    broker.groups.of(group_id).check_reset(group_id)
     topic = broker.topics.get(body.topic)
     targets = {
         partition.index: await _target(partition, body.to) for partition in _partitions(topic, body)
     }
     broker.topics.by_id(topic.id)  # Raises if it was deleted meanwhile.
-    before = dict(broker.groups.offsets.of_group(group_id))
+    before = dict(broker.groups.committed(group_id))
     if not body.preview:
-        await broker.groups.reset(
+        await broker.groups.of(group_id).reset(
             group_id,
             {
                 TopicPartition(topic.name, index): OffsetAndMetadata(
@@ -148,5 +148,6 @@ OPERATIONS = (
                 }
             ]
         },
+        is_forwarded=True,
     ),
 )

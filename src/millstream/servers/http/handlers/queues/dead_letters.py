@@ -91,6 +91,7 @@ OPERATIONS = (
             "next": None,
             "count": 1,
         },
+        is_forwarded=True,
     ),
     HttpOperation(
         "POST",
@@ -104,6 +105,7 @@ OPERATIONS = (
         tag="queues",
         example={"max": 1000},
         answer_example={"moved": 12, "remaining": 0},
+        is_forwarded=True,
     ),
     HttpOperation(
         "DELETE",
@@ -114,5 +116,6 @@ OPERATIONS = (
         errors=_ERRORS,
         tag="queues",
         answer_example={"purged": 12, "remaining": 0},
+        is_forwarded=True,
     ),
 )

@@ -96,5 +96,6 @@ OPERATIONS = (
             "next": None,
             "gaps": [],
         },
+        is_forwarded=True,
     ),
 )

@@ -27,7 +27,14 @@ from millstream.broker.queues.queue import WorkQueue
 from millstream.broker.queues.values import ClaimResult, LeasedJob
 from millstream.broker.quotas import QuotaKind
 from millstream.clock import Clock, Timers
-from millstream.errors import MillstreamError, Stopping, UnknownQueue
+from millstream.errors import (
+    MillstreamError,
+    NotCoordinator,
+    NotCoordinatorAnymore,
+    NotLeader,
+    Stopping,
+    UnknownQueue,
+)
 from millstream.protocols.http.queues import WorkQuery, jobs_json
 from millstream.protocols.http.records import WAIT_MS_MAX
 from millstream.servers.http.handlers.queues.jobs import encode_job, release_unsent
@@ -192,7 +199,9 @@ def _reason(error: MillstreamError) -> bytes:
     """Return the reason for the end. Details of a failure are only in the log of the node."""
     if isinstance(error, UnknownQueue):
         return b"deleted"
-    return b"stopping" if isinstance(error, Stopping) else b"failed"
+    if isinstance(error, Stopping | NotLeader | NotCoordinator | NotCoordinatorAnymore):
+        return b"stopping"  # The worker continues at the node that coordinates the queue now.
+    return b"failed"
 
 
 class JobPushResponse(Response):
@@ -240,6 +249,11 @@ async def push_work(request: HttpRequest) -> Response:
     return JobPushResponse(request, queue_of(request), query)
 
 
+def _end_event(_: HttpRequest) -> bytes:
+    """Return the end of a connection whose node failed."""
+    return frame(LiveEvent("end", b'{"reason":"stopping"}'))
+
+
 OPERATIONS = (
     HttpOperation(
         "GET",
@@ -249,5 +263,7 @@ OPERATIONS = (
         {HTTPStatus.OK: Media("text/event-stream", "Events: `jobs`, `heartbeat`, `end`")},
         query=WorkQuery,
         tag="queues",
+        is_forwarded=True,
+        end_event=_end_event,
     ),
 )

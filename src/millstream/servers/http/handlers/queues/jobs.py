@@ -199,6 +199,7 @@ OPERATIONS = (
             ],
             "cost": _COST,
         },
+        is_forwarded=True,
     ),
     HttpOperation(
         "POST",
@@ -211,6 +212,7 @@ OPERATIONS = (
         tag="queues",
         example={"receipts": [_RECEIPT]},
         answer_example={"acked": 1, "cost": _COST},
+        is_forwarded=True,
     ),
     HttpOperation(
         "POST",
@@ -223,6 +225,7 @@ OPERATIONS = (
         tag="queues",
         example={"receipts": [_RECEIPT], "delay_ms": 5_000},
         answer_example={"nacked": 1, "cost": _COST},
+        is_forwarded=True,
     ),
     HttpOperation(
         "POST",
@@ -235,6 +238,7 @@ OPERATIONS = (
         tag="queues",
         example={"receipts": [_RECEIPT]},
         answer_example={"released": 1, "cost": _COST},
+        is_forwarded=True,
     ),
     HttpOperation(
         "POST",
@@ -247,5 +251,6 @@ OPERATIONS = (
         tag="queues",
         example={"receipts": [_RECEIPT], "lease_ms": 60_000},
         answer_example={"extended": 1, "deadline_ms": 60_000, "cost": _COST},
+        is_forwarded=True,
     ),
 )

@@ -144,6 +144,7 @@ OPERATIONS = (
         tag="queues",
         example={"lease_ms": 30_000, "deliveries_max": 5, "dead_letter": "mail-dead"},
         answer_example=_EXAMPLE,
+        is_forwarded=True,
     ),
     HttpOperation(
         "GET",
@@ -162,6 +163,7 @@ OPERATIONS = (
         {HTTPStatus.OK: QueueAnswer},
         tag="queues",
         answer_example=_EXAMPLE,
+        is_forwarded=True,
     ),
     HttpOperation(
         "DELETE",
@@ -171,5 +173,6 @@ OPERATIONS = (
         {HTTPStatus.NO_CONTENT: None},
         errors=(HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE),
         tag="queues",
+        is_forwarded=True,
     ),
 )

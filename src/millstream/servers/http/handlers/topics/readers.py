@@ -39,7 +39,7 @@ async def list_readers(request: HttpRequest) -> Response:
     query = read_query(request, ReadersQuery)
     topic = topic_of(request)
     broker = request.context.broker
-    groups = broker.groups.registry.page(query.after, SCANNED_MAX + 1)
+    groups = broker.groups.page(query.after, SCANNED_MAX + 1)
     lags = LagReader(broker)
     shapes: list[ReadingGroupShape] = []
     last: str | None = None
@@ -63,7 +63,7 @@ async def list_readers(request: HttpRequest) -> Response:
                 WatcherShape(client_id=client_id, connections=count)
                 for client_id, count in sorted(watchers.items())[:WATCHERS_MAX]
             ],
-            is_queue=any(queue.name == topic.name for queue in broker.queues.all()),
+            is_queue=broker.queues.knows(topic.name),
         )
     )
 
@@ -73,7 +73,7 @@ async def _reading(lags: LagReader, group: Group, topic: Topic) -> ReadingGroupS
     broker = lags.broker
     committed = [
         (partition, offset.offset.offset)
-        for partition, offset in list(broker.groups.offsets.of_group(group.group_id).items())
+        for partition, offset in list(broker.groups.committed(group.group_id).items())
         if partition.topic == topic.name
     ]
     members = 0

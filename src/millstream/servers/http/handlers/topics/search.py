@@ -144,5 +144,6 @@ OPERATIONS = (
             "scanned": 20000,
             "remaining": 7312,
         },
+        is_forwarded=True,
     ),
 )

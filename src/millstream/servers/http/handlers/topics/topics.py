@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from urllib.parse import quote
 
 from msgspec.structs import asdict as to_fields
 from starlette.responses import Response
 
+from millstream.broker.broker import Broker
+from millstream.broker.cluster_view import NO_NODE
 from millstream.broker.partition.partition import Partition
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.topic import Topic
 from millstream.broker.topics.topics import Topics
+from millstream.errors import MalformedRequest, NotLeader
+from millstream.protocols.http.mismatch import NAME_LENGTH_MAX
 from millstream.protocols.http.records import GapShape
 from millstream.protocols.http.topics import (
     ListedTopic,
     PartitionShape,
+    PutTopicQuery,
     TopicAnswer,
     TopicBody,
     TopicsAnswer,
@@ -37,13 +43,19 @@ async def put_topic(request: HttpRequest) -> Response:
     """Create a topic, or change the given settings of a topic and keep the others.
 
     The change is durable and atomic, and can be repeated. Without a body, a new topic gets the
-    defaults of the node.
+    defaults of the node. With `create_only`, an existing topic is not changed.
     """
+    query = read_query(request, PutTopicQuery)
     body = await read_message(request, TopicBody, size_max=TOPIC_SIZE_MAX, is_optional=True)
     partitions = body.partitions if isinstance(body.partitions, int) else None
     topics, name = request.context.broker.topics, request.path_params["topic"]
     before = partition_count(topics, name)
-    topic, is_new = await topics.put(name, partitions=partitions, changes=changes_of(body))
+    topic, is_new = await topics.put(
+        name,
+        partitions=partitions,
+        changes=changes_of(body),
+        is_create_only=query.create_only,
+    )
     request.usage.charge(QuotaKind.MUTATION, max(0, topic.partition_count - before))
     return json_response(_shape(topic), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
@@ -66,7 +78,7 @@ async def list_topics(request: HttpRequest) -> Response:
 async def describe_topic(request: HttpRequest) -> Response:
     """Return the settings of a topic, and the offsets and sizes of its partitions."""
     topic = topic_of(request)
-    partitions = [await _described(partition) for partition in topic.partitions]
+    partitions = [await _described_anywhere(request, item) for item in topic.partitions]
     shape = _shape(topic)
     return json_response(
         TopicAnswer(
@@ -107,9 +119,31 @@ def _shape(topic: Topic) -> TopicSummaryShape:
     )
 
 
-async def _described(partition: Partition) -> PartitionShape:
+async def describe_partition(request: HttpRequest) -> Response:
+    """Return the offsets and sizes of one partition."""
+    text = request.path_params["partition"]
+    if not (text.isascii() and text.isdigit() and len(text) < PARTITION_DIGITS_MAX):
+        raise MalformedRequest(f"partition must be a number, got {text[:NAME_LENGTH_MAX]!r}")
+    partition = topic_of(request).partition(int(text))
+    return json_response(await _described(partition, request.context.broker))
+
+
+async def _described_anywhere(request: HttpRequest, partition: Partition) -> PartitionShape:
+    """Describe a partition from its replica here, or else from its leader."""
+    try:
+        return await _described(partition, request.context.broker)
+    except NotLeader as refusal:
+        forwarder = request.context.forwarder
+        if forwarder is None:
+            raise
+        path = f"/v1/topics/{quote(partition.topic, safe='')}/partitions/{partition.index}"
+        return await forwarder.ask(request, refusal, PartitionShape, method="GET", path=path)
+
+
+async def _described(partition: Partition, broker: Broker) -> PartitionShape:
     await partition.open()
     description = partition.reader.describe()
+    placement = broker.cluster.placement(partition.topic, partition.index)
     return PartitionShape(
         partition=partition.index,
         first_live_offset=description.start_offset,
@@ -125,8 +159,13 @@ async def _described(partition: Partition) -> PartitionShape:
             GapShape(from_=gap.from_offset, to=gap.to_offset, reason=gap.reason)
             for gap in description.gaps
         ],
+        leader=None if placement.leader == NO_NODE else placement.leader,
+        isr=list(placement.isr),
+        replicas=list(placement.replicas),
     )
 
+
+PARTITION_DIGITS_MAX = 10
 
 _EXAMPLE = {
     "name": "orders",
@@ -136,21 +175,23 @@ _EXAMPLE = {
     "configs": {"retention.ms": "86400000"},
 }
 _SUMS = {"count": 33, "bytes": 9214, "deleted": 17, "reclaimable_bytes": 1873}
+_DESCRIBED_PARTITION = {
+    "partition": 0,
+    "first_live_offset": 40,
+    "eviction_floor": 40,
+    "head": 90,
+    "epoch": 0,
+    "segments": 2,
+    "gaps": [{"from": 0, "to": 39, "reason": "retention"}],
+    "leader": 1,
+    "isr": [1],
+    "replicas": [1],
+    **_SUMS,
+}
 _DESCRIBED = {
     **_EXAMPLE,
     **_SUMS,
-    "partitions": [
-        {
-            "partition": 0,
-            "first_live_offset": 40,
-            "eviction_floor": 40,
-            "head": 90,
-            "epoch": 0,
-            "segments": 2,
-            "gaps": [{"from": 0, "to": 39, "reason": "retention"}],
-            **_SUMS,
-        }
-    ],
+    "partitions": [_DESCRIBED_PARTITION],
 }
 
 OPERATIONS = (
@@ -169,9 +210,10 @@ OPERATIONS = (
         put_topic,
         "Create or change a topic",
         {HTTPStatus.CREATED: TopicSummaryShape, HTTPStatus.OK: TopicSummaryShape},
+        query=PutTopicQuery,
         body=TopicBody,
         is_body_optional=True,
-        errors=(HTTPStatus.INSUFFICIENT_STORAGE,),
+        errors=(HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE),
         uses=(QuotaKind.MUTATION,),
         example={"partitions": 1, "retention_ms": 86_400_000},
         answer_example=_EXAMPLE,
@@ -183,6 +225,15 @@ OPERATIONS = (
         "Describe a topic",
         {HTTPStatus.OK: TopicAnswer},
         answer_example=_DESCRIBED,
+    ),
+    HttpOperation(
+        "GET",
+        "/v1/topics/{topic}/partitions/{partition}",
+        describe_partition,
+        "Describe a partition",
+        {HTTPStatus.OK: PartitionShape},
+        is_forwarded=True,
+        answer_example=_DESCRIBED_PARTITION,
     ),
     HttpOperation(
         "DELETE",

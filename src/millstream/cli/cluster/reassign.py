@@ -1,0 +1,92 @@
+"""`millstream cluster reassign`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from millstream.cli.cluster.move_progress import wait_option, wait_until_moved
+from millstream.cli.cluster.partition_names import (
+    PartitionArgument,
+    described_partitions,
+    is_moving,
+    partitions_argument,
+)
+from millstream.cli.cluster.tables import print_moves
+from millstream.cli.support.node_api import connected, server_option
+from millstream.cli.support.options import json_option
+from millstream.cli.support.output import to_json
+
+
+def _replicas(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> list[int] | None:
+    if text is None:
+        return None
+    words = text.split(",")
+    if not all(word.strip().isascii() and word.strip().isdigit() for word in words):
+        raise click.BadParameter(f"must be node ids separated by commas, got {text!r}")
+    return [int(word) for word in words]
+
+
+@click.command()
+@partitions_argument
+@click.option(
+    "--to",
+    "replicas",
+    metavar="NODE,NODE,...",
+    callback=_replicas,
+    help="Nodes that should have the replicas. The first is the preferred leader.",
+)
+@click.option("--cancel", is_flag=True, help="Cancel the moves in progress instead.")
+@wait_option
+@server_option
+@json_option
+def reassign(
+    *,
+    chosen: tuple[PartitionArgument, ...],
+    replicas: list[int] | None,
+    cancel: bool,
+    is_waiting: bool,
+    server: str,
+    as_json: bool,
+) -> None:
+    """Move partitions to other nodes, or change the number of their replicas.
+
+    New replicas copy the records and join the ISR before old ones are removed, so nothing is less
+    safe meanwhile.
+
+    \b
+    Exit status:
+        0  moved, or begun with --no-wait
+        1  not possible, or no node answers
+        2  wrong usage
+
+    \b
+    Example:
+        millstream cluster reassign orders/0 --to 1,2,4
+    """
+    if cancel == (replicas is not None):
+        raise click.UsageError("one of --to and --cancel is needed")
+    with connected(server) as node:
+        partitions = described_partitions(node, chosen)
+        if cancel:
+            partitions = [item for item in partitions if is_moving(item)]
+        names = [
+            {"topic": item["topic"], "partition": item["partition"], "replicas": replicas}
+            for item in partitions
+        ]
+        answer: Any = {"moves": []}
+        if names:
+            answer = node.ask("POST", "/v1/cluster/reassign", {"partitions": names}, field="moves")
+        if is_waiting and names:
+            wait_until_moved(
+                "moving", lambda: sum(map(is_moving, described_partitions(node, chosen)))
+            )
+    if as_json:
+        click.echo(to_json(answer, indent=2))
+    elif answer["moves"]:
+        print_moves(answer["moves"])
+    else:
+        click.echo("Nothing is being moved.", err=True)

@@ -1,0 +1,261 @@
+"""The cluster as this node knows it: registered nodes, states of partitions, the controller.
+
+It follows the metadata store through watches, so it may be late, but never wrong about the order of
+changes of one key. Proposals name the revision that they are based on.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from millstream.broker.cluster_view import (
+    NO_NODE,
+    BrokerNode,
+    CoordinatorKind,
+    PartitionPlacement,
+)
+from millstream.broker.topics.topics import Topics
+from millstream.cluster.control.node_row import NODES_PREFIX, NodeRow, decode_node
+from millstream.cluster.control.removed_nodes import REMOVED_PREFIX, removed_node
+from millstream.cluster.control.replication_factor import (
+    default_factor,
+    factor_of,
+    min_insync_of,
+)
+from millstream.cluster.controller import ClusterNode
+from millstream.cluster.replication_state import ReplicationState, decode_state
+from millstream.errors import CorruptData, MillstreamError, UnknownFormat
+from millstream.metadata.interface import Metadata, MetadataChange, Watch
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_PREFIX = "partitions/"
+CONTROLLER_KEY = "controller"
+
+
+class PartitionId(NamedTuple):
+    """A partition, by the id of its topic."""
+
+    topic_id: uuid.UUID
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}/{self.partition}"
+
+
+def partition_key(partition: PartitionId) -> str:
+    """Return the metadata key of a partition's state."""
+    return f"{PARTITIONS_PREFIX}{partition}"
+
+
+def parse_partition_key(key: str) -> PartitionId:
+    """Return the partition of a metadata key."""
+    try:
+        topic_id, _, index = key.removeprefix(PARTITIONS_PREFIX).partition("/")
+        return PartitionId(uuid.UUID(topic_id), int(index))
+    except ValueError as error:
+        raise CorruptData(f"{key} is not the key of a partition") from error
+
+
+def check_version(key: str, value: bytes) -> None:
+    """Raise `UnknownFormat` if a row was written by a later release, which this node is not."""
+    try:
+        if key.startswith(NODES_PREFIX):
+            decode_node(key, value, 0)
+        elif key.startswith(PARTITIONS_PREFIX):
+            decode_state(value, 0)
+    except UnknownFormat as error:
+        raise UnknownFormat(
+            f"{error}: nodes of a later release have joined the cluster; start this node with that"
+            " release"
+        ) from error
+    except CorruptData:
+        return  # It is reported, and the others are applied.
+
+
+class ClusterState:
+    """Follows the metadata of the cluster. Owned by one event loop."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._watches: list[Watch] = []
+        self._revisions: dict[str, int] = {}
+        """Revisions of the followed keys, also of deleted ones whose deletion may be overtaken."""
+        self.nodes: dict[int, NodeRow] = {}
+        """Registered nodes that count."""
+        self.partitions: dict[PartitionId, ReplicationState] = {}
+        self.removed: set[int] = set()
+        """Nodes that operators are removing from the cluster."""
+        self.controller_id = NO_NODE
+        self.on_partition: list[Callable[[PartitionId, ReplicationState | None], None]] = []
+        """Called after the state of a partition has changed; with None if it is gone."""
+        self.on_node: list[Callable[[int, NodeRow | None], None]] = []
+        """Called after a node has registered or changed; with None if it is gone."""
+        self.on_controller: list[Callable[[], None]] = []
+
+    async def open(self) -> None:
+        """Load everything, and follow changes from then on."""
+        for prefix in (NODES_PREFIX, REMOVED_PREFIX, PARTITIONS_PREFIX, CONTROLLER_KEY):
+            self._watches.append(self._metadata.watch(prefix, self._on_change))
+            for entry in await self._metadata.list(prefix):
+                check_version(entry.key, entry.value)
+                self._on_change(MetadataChange(entry.key, entry.value, entry.revision))
+
+    def close(self) -> None:
+        """Stop following."""
+        for watch in self._watches:
+            watch.cancel()
+        self._watches.clear()
+
+    # Changes.
+
+    def _on_change(self, change: MetadataChange) -> None:
+        key = change.key
+        if change.revision <= self._revisions.get(key, 0):
+            return  # It was in the list, or this node made the change and applied it.
+        self._revisions[key] = change.revision
+        try:
+            if key.startswith(NODES_PREFIX):
+                self._apply_node(key, change.value, change.revision)
+            elif key.startswith(PARTITIONS_PREFIX):
+                self._apply_partition(key, change.value, change.revision)
+            elif key.startswith(REMOVED_PREFIX):
+                self._apply_removal(key, change.value)
+            elif key == CONTROLLER_KEY:
+                self._apply_controller(change.value)
+        except MillstreamError as error:  # Of a later release, or damaged: others go on.
+            logger.error("%s was not applied: %s", key, error)  # noqa: TRY400
+
+    def apply_partition(self, key: PartitionId, state: ReplicationState) -> None:
+        """Apply a change that this node has just made; the watch will bring it again."""
+        name = partition_key(key)
+        if state.revision > self._revisions.get(name, 0):
+            self._revisions[name] = state.revision
+            self._set_partition(key, state)
+
+    def _apply_node(self, key: str, value: bytes | None, revision: int) -> None:
+        if value is None:
+            node_id = int(key.removeprefix(NODES_PREFIX))
+            if self.nodes.pop(node_id, None) is not None:
+                logger.warning("node %d has left the cluster", node_id)
+                self._tell_node(node_id, None)
+            return
+        node_id, row = decode_node(key, value, revision)
+        known = self.nodes.get(node_id)
+        if known is not None and known.broker_epoch != row.broker_epoch:
+            self._tell_node(node_id, None)  # A new life whose predecessor's end was not seen.
+            known = None
+        if known is None:
+            logger.info("node %d has joined the cluster", node_id)
+        self.nodes[node_id] = row
+        self._tell_node(node_id, row)
+
+    def _tell_node(self, node_id: int, row: NodeRow | None) -> None:
+        for callback in self.on_node:
+            callback(node_id, row)
+
+    def _apply_partition(self, key: str, value: bytes | None, revision: int) -> None:
+        partition = parse_partition_key(key)
+        self._set_partition(partition, None if value is None else decode_state(value, revision))
+
+    def _set_partition(self, key: PartitionId, state: ReplicationState | None) -> None:
+        if state is None:
+            if self.partitions.pop(key, None) is None:
+                return
+        else:
+            self.partitions[key] = state
+        for callback in self.on_partition:
+            callback(key, state)
+
+    def _apply_removal(self, key: str, value: bytes | None) -> None:
+        node_id = removed_node(key)
+        if value is None:
+            self.removed.discard(node_id)
+        else:
+            self.removed.add(node_id)
+        if (row := self.nodes.get(node_id)) is not None:
+            self._tell_node(node_id, row)
+
+    def _apply_controller(self, value: bytes | None) -> None:
+        self.controller_id = NO_NODE if value is None else int(value)
+        for callback in self.on_controller:
+            callback()
+
+    # Questions.
+
+    def controller_nodes(self) -> Mapping[int, ClusterNode]:
+        """Return the registered nodes as the controller's decisions take them."""
+        return {
+            node_id: ClusterNode(
+                id=node_id,
+                broker_epoch=row.broker_epoch,
+                continuous_since=row.continuous_since,
+                rack=row.rack or "",
+                is_stopping=row.is_stopping or node_id in self.removed,
+            )
+            for node_id, row in self.nodes.items()
+        }
+
+
+class SharedClusterView:
+    """`ClusterView` of a node in a cluster."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        topics: Topics,
+        coordinator_partition: Callable[[CoordinatorKind, str], tuple[str, int]],
+    ) -> None:
+        """`coordinator_partition` returns the internal partition that a group or id belongs to."""
+        self._state = state
+        self._topics = topics
+        self._coordinator_partition = coordinator_partition
+
+    @property
+    def controller_id(self) -> int:
+        return self._state.controller_id
+
+    @property
+    def default_replication_factor(self) -> int:
+        return default_factor(len(self._state.nodes))
+
+    def min_insync_replicas(self, topic: str) -> int:
+        found = self._topics.get(topic)
+        state = self._state.partitions.get(PartitionId(found.id, 0))
+        replicas = (
+            factor_of(found.row, len(self._state.nodes)) if state is None else len(state.target)
+        )
+        return min_insync_of(found, replicas)
+
+    def nodes(self) -> Sequence[BrokerNode]:
+        rows = sorted(self._state.nodes.items())
+        return [BrokerNode(node_id, row.kafka_endpoint, row.rack) for node_id, row in rows]
+
+    def node(self, node_id: int) -> BrokerNode | None:
+        row = self._state.nodes.get(node_id)
+        return None if row is None else BrokerNode(node_id, row.kafka_endpoint, row.rack)
+
+    def placement(self, topic: str, index: int) -> PartitionPlacement:
+        found = self._topics.get(topic)
+        found.partition(index)
+        state = self._state.partitions.get(PartitionId(found.id, index))
+        if state is None:
+            return PartitionPlacement(NO_NODE, -1, (), ())
+        nodes = self._state.nodes
+        is_led = state.leader in nodes
+        return PartitionPlacement(
+            leader=state.leader if is_led else NO_NODE,
+            leader_epoch=state.leader_epoch,
+            replicas=state.replicas,
+            isr=state.isr_nodes,
+            offline=tuple(node for node in state.replicas if node not in nodes),
+        )
+
+    def coordinator_of(self, kind: CoordinatorKind, key: str) -> BrokerNode | None:
+        topic, index = self._coordinator_partition(kind, key)
+        if self._topics.find(topic) is None:
+            return None
+        return self.node(self.placement(topic, index).leader)

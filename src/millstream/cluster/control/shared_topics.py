@@ -1,0 +1,92 @@
+"""What the broker's topics need to know of the cluster: `SharedTopics` of `broker.topics`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from millstream.broker.topics.configs.topic_config import TopicConfig
+from millstream.broker.topics.deleted_topics import DeletedTopics
+from millstream.broker.topics.topic import Topic, TopicRow
+from millstream.cluster.control.cluster_state import ClusterState, PartitionId
+from millstream.config.schema import Durability
+from millstream.errors import InvalidAssignment, InvalidConfig, InvalidReplication
+
+LED_SECONDS_MAX = 10.0
+"""How long a request that created a topic waits for the leaders of its partitions."""
+
+
+class ClusterTopics:
+    """Checks new topics against the nodes that there are, and waits for their leaders."""
+
+    def __init__(self, state: ClusterState, deleted: DeletedTopics) -> None:
+        self.deleted = deleted
+        self._state = state
+
+    def check(self, name: str, config: TopicConfig) -> None:
+        """Raise unless the cluster can replicate a topic with this config."""
+        if config.durability is Durability.EPHEMERAL:
+            raise InvalidConfig(
+                f"topic {name}: a cluster has no ephemeral topics, because a replica that lost its"
+                " records could be elected; use the class memory"
+            )
+
+    def check_replicas(self, row: TopicRow, first: int) -> None:
+        """Raise unless the partitions from `first` on can have the replicas that the row wants."""
+        nodes = [node for node, seen in self._state.nodes.items() if not seen.is_stopping]
+        factor = row.replication_factor
+        for replicas in (row.assignments or ())[first:]:
+            check_assignment(replicas, nodes)
+        is_assigned = len(row.assignments or ()) >= row.partitions
+        if factor is not None and not is_assigned and not 1 <= factor <= len(nodes):
+            raise InvalidReplication(
+                f"replication factor must be between 1 and {len(nodes)}, the number of nodes,"
+                f" got {factor}"
+            )
+
+    async def wait_until_led(self, topic: Topic) -> None:
+        """Return when every partition has a leader, or after a while."""
+        waiting = {
+            PartitionId(topic.id, index)
+            for index in range(topic.partition_count)
+            if not self._is_led(PartitionId(topic.id, index))
+        }
+        if not waiting:
+            return
+        led = asyncio.Event()
+
+        def on_partition(partition: PartitionId, _: object) -> None:
+            if partition in waiting and self._is_led(partition):
+                waiting.discard(partition)
+                if not waiting:
+                    led.set()
+
+        self._state.on_partition.append(on_partition)
+        try:
+            await asyncio.wait_for(led.wait(), LED_SECONDS_MAX)
+        except TimeoutError:
+            return  # The topic exists; its clients retry until there is a leader.
+        finally:
+            self._state.on_partition.remove(on_partition)
+
+    def _is_led(self, partition: PartitionId) -> bool:
+        state = self._state.partitions.get(partition)
+        return state is not None and state.leader in self._state.nodes
+
+    def nodes_with_replicas(self, topic: Topic) -> Collection[int]:
+        """Return the nodes that may have records of a topic."""
+        return {
+            node
+            for partition, state in self._state.partitions.items()
+            if partition.topic_id == topic.id
+            for node in state.replicas
+        }
+
+
+def check_assignment(replicas: Sequence[int], nodes: Collection[int]) -> None:
+    """Raise `InvalidAssignment` unless a partition can have its replicas on these nodes."""
+    unknown = set(replicas) - set(nodes)
+    if unknown or not replicas or len(set(replicas)) != len(replicas):
+        raise InvalidAssignment(
+            f"replicas must be different nodes of {sorted(nodes)}, got {list(replicas)}"
+        )

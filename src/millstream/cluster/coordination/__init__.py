@@ -1,0 +1,1 @@
+"""Coordinators in a cluster: their internal partitions, and requests between them."""

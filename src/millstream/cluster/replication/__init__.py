@@ -1,0 +1,1 @@
+"""Replication between nodes: the shells around the machines of leaders and followers."""

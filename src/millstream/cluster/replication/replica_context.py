@@ -1,0 +1,49 @@
+"""What all replicas of a node share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from millstream.broker.topics.topic import Topic
+from millstream.clock import Clock
+from millstream.cluster.control.cluster_state import ClusterState
+from millstream.cluster.control.membership import Membership
+from millstream.cluster.control.proposer import Proposer
+from millstream.cluster.isr import IsrChangeLimiter, IsrPolicy
+
+
+@dataclass(slots=True)
+class ReplicationCounters:
+    """Counters of the replicas of a node."""
+
+    leaders_begun: int = 0
+    """How often this node has become the leader of a partition."""
+    isr_shrinks: int = 0
+    isr_growths: int = 0
+    truncations: int = 0
+    mismatches: int = 0
+    """Slices that did not continue the log of a replica at the same position."""
+    restarts: int = 0
+    """Replicas that were emptied because their leader no longer had their end."""
+    fetched_bytes: int = 0
+    served_bytes: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Fetches of followers that were not served, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaContext:
+    """What all replicas of a node share."""
+
+    node_id: int
+    state: ClusterState
+    membership: Membership
+    proposer: Proposer
+    policy: IsrPolicy
+    limiter: IsrChangeLimiter
+    clock: Clock
+    min_insync: Callable[[Topic, int], int]
+    """Returns the least number of replicas in sync, given the number of replicas."""
+    counters: ReplicationCounters = field(default_factory=ReplicationCounters)

@@ -1,0 +1,258 @@
+"""A node's part in its cluster: metadata in etcd, the peer server, connections to peers.
+
+A lone node has none of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from millstream import __version__
+from millstream.broker.broker import METADATA_FILE, Broker
+from millstream.broker.loop_threads import LoopThreads
+from millstream.clients.peer.pool import PeerPool
+from millstream.clock import Clock
+from millstream.cluster.administration.administrator import PeerLink
+from millstream.cluster.control.node_identity import CLUSTER_FILE
+from millstream.cluster.control.node_row import NodeRow
+from millstream.cluster.coordination.transaction_server import TransactionServer
+from millstream.cluster.forwarding.append_forwarder import AppendForwarder
+from millstream.cluster.forwarding.counters import ForwardCounters
+from millstream.cluster.hlc import HybridClock
+from millstream.cluster.isr import IsrPolicy
+from millstream.cluster.member import ClusterMember
+from millstream.config.schema import Endpoint, NodeConfig
+from millstream.errors import InvalidConfig, Unavailable
+from millstream.metadata.etcd.etcd_metadata import EtcdMetadata
+from millstream.metadata.interface import LeasedMetadata
+from millstream.protocols.peer.error_codes import PeerErrorCode
+from millstream.protocols.peer.identity import PeerIdentity
+from millstream.protocols.peer.messages.append_batch import AppendBatchRequest
+from millstream.protocols.peer.messages.forward import ForwardRequest
+from millstream.protocols.peer.messages.peer_fetch import PeerFetchRequest
+from millstream.protocols.peer.messages.peer_transactions import (
+    CommitTransactionOffsetsRequest,
+    VerifyTransactionRequest,
+    WriteMarkersRequest,
+)
+from millstream.servers.http.forwarding.forwarded_requests import ForwardedRequests
+from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
+from millstream.servers.peer.append_handler import AppendHandler
+from millstream.servers.peer.listener import PeerListener
+from millstream.servers.peer.peer_context import ConnectingPeer, PeerContext
+from millstream.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+ETCD_RETRY_SECONDS = 1.0
+"""Time between attempts to reach etcd when the node starts."""
+
+
+async def open_cluster(
+    config: NodeConfig,
+    store: Store,
+    metadata: LeasedMetadata | None,
+    *,
+    clock: Clock,
+    on_wait: Callable[[str | None], None],
+) -> NodeCluster:
+    """Connect to the metadata of the cluster, load its state, and listen for peers.
+
+    Waits as long as etcd cannot be reached; `on_wait` is told why, and None when it is over.
+    """
+    check_directory(config.data)
+    if metadata is None:
+        metadata = await _open_etcd(config, store, on_wait)
+    try:
+        cluster = NodeCluster(config, store, metadata, clock=clock)
+        await cluster.open()
+    except BaseException:
+        await metadata.close()
+        raise
+    return cluster
+
+
+async def _open_etcd(
+    config: NodeConfig, store: Store, on_wait: Callable[[str | None], None]
+) -> LeasedMetadata:
+    settings = config.cluster
+    while True:
+        try:
+            opened = await EtcdMetadata.open_configured(settings, store.path)
+        except Unavailable as error:
+            reason = f"etcd cannot be reached at {', '.join(settings.etcd)}: {error}"
+            logger.warning("%s; trying again", reason)
+            on_wait(reason)
+            await asyncio.sleep(ETCD_RETRY_SECONDS)
+        else:
+            on_wait(None)
+            return opened
+
+
+def check_directory(data: str) -> None:
+    """Raise `InvalidConfig` if a directory belongs to a lone node: its topics are not in etcd."""
+    names = os.listdir(data) if os.path.isdir(data) else []
+    if METADATA_FILE in names and CLUSTER_FILE not in names:
+        raise InvalidConfig(
+            f"{data} belongs to a node without a cluster, whose topics are in {METADATA_FILE}; use"
+            " an empty data directory, or start without cluster.etcd"
+        )
+
+
+class NodeCluster:
+    """Cluster services of one node. Opened before its broker, started after its servers."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        store: Store,
+        metadata: LeasedMetadata,
+        *,
+        clock: Clock,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        cluster = config.cluster
+        self.config = config
+        self.metadata = metadata
+        self.clock = clock
+        self.hlc = HybridClock()
+        self.identity = PeerIdentity(
+            cluster.name, config.broker.node_id, uuid.UUID(store.store_id), __version__
+        )
+        self.peers = PeerPool(
+            self.identity, address_of=self._address_of, clock=clock, hlc=self.hlc, random=chance
+        )
+        self.member = ClusterMember(
+            metadata,
+            node_id=config.broker.node_id,
+            cluster=cluster.name,
+            data=config.data,
+            filesystem=store.filesystem,
+            ttl_seconds=-(-cluster.lease_ttl_ms // 1000),
+            peers=self.peers,
+            background=LoopThreads(),
+            clock=clock,
+            policy=IsrPolicy(lag_seconds_min=cluster.replica_lag_ms_max / 1000),
+        )
+        self.member.administrator.link_to = self._link_to
+        self.listener = PeerListener(
+            self.identity,
+            authorize=self._authorize,
+            clock=clock,
+            hlc=self.hlc,
+            is_insecure=config.is_insecure,
+        )
+        self.listener.serve(PeerFetchRequest, self._fetch)
+        self._broker_epochs: dict[int, int] = {}
+        """Broker epochs of the nodes that connections belong to."""
+        self.forwards = ForwardCounters()
+        self.address = cluster.peer
+        """Address of the peer listener, with the port that the system picked."""
+
+    async def open(self) -> None:
+        """Load the state of the cluster, and listen for peers."""
+        self.member.state.on_node.append(self._on_node)
+        await self.member.open()
+        host, port = self.config.cluster.peer
+        self.address = Endpoint(host, await self.listener.listen(host, port))
+
+    async def start(self, broker: Broker, *, kafka: Endpoint, http: Endpoint) -> None:
+        """Register the node at these addresses, and take part."""
+        peer = self.config.cluster.peer_advertised or self.address
+        transactions = TransactionServer(broker)
+        serve = self.listener.serve
+        serve(WriteMarkersRequest, lambda request, _: transactions.write_markers(request))
+        serve(
+            CommitTransactionOffsetsRequest, lambda request, _: transactions.commit_offsets(request)
+        )
+        serve(VerifyTransactionRequest, lambda request, _: transactions.verify(request))
+        serve(AppendBatchRequest, AppendHandler(broker.topics, self.clock))
+        broker.appends.forwarder = AppendForwarder(
+            broker.node_id, self.peers, broker.timers, self.forwards
+        )
+        await self.member.start(
+            broker,
+            kafka=kafka,
+            http=http,
+            peer=peer,
+            rack=self.config.cluster.rack,
+            directory=str(self.identity.incarnation),
+            release=__version__,
+            started_ms=int(time.time() * 1000),
+        )
+
+    def request_forwarder(self) -> RequestForwarder:
+        """Return what sends HTTP requests to the nodes that are responsible for them."""
+        config = self.config.http_server
+        return RequestForwarder(
+            self.config.broker.node_id,
+            self.peers,
+            self.forwards,
+            body_size_max=config.append_size_max,
+            heartbeat_seconds=config.heartbeat_ms / 1000,
+        )
+
+    def serve_http(self, app: ASGIApp) -> None:
+        """Let the HTTP application process the requests that other nodes forward."""
+        self.listener.serve(ForwardRequest, ForwardedRequests(app))
+
+    async def hand_over(self) -> None:
+        """Hand leaderships to other nodes, while clients are still served."""
+        await self.member.hand_over()
+
+    async def stop(self) -> None:
+        """Stop taking part: give up leaderships and the registration."""
+        await self.member.stop()
+        self.listener.abort()
+        self.peers.close()
+
+    async def close(self) -> None:
+        """Close the metadata, after the broker."""
+        await self.metadata.close()
+
+    # Peers.
+
+    def _address_of(self, node_id: int) -> Endpoint | None:
+        row = self.member.state.nodes.get(node_id)
+        return None if row is None else row.peer_endpoint
+
+    def _link_to(self, node_id: int) -> PeerLink:
+        breaker = self.peers.breaker_states().get(node_id)
+        return PeerLink(
+            drift_ms=0 if node_id == self.member.node_id else self.peers.drifts_ms().get(node_id),
+            breaker=None if breaker is None else breaker.value,
+        )
+
+    def _on_node(self, node_id: int, row: NodeRow | None) -> None:
+        """Begin again with a node that has left or was started again.
+
+        What was known of its former life, such as failed attempts to connect, says nothing about
+        the new one.
+        """
+        broker_epoch = 0 if row is None else row.broker_epoch
+        if self._broker_epochs.get(node_id, 0) != broker_epoch:
+            self._broker_epochs[node_id] = broker_epoch
+            self.peers.forget(node_id)
+            self.listener.recheck()
+
+    def _authorize(self, peer: ConnectingPeer) -> PeerErrorCode:
+        """Allow nodes that are registered, from the directory that they registered with."""
+        row = self.member.state.nodes.get(peer.identity.node_id)
+        if row is None:
+            return PeerErrorCode.UNKNOWN_NODE
+        if row.directory != str(peer.identity.incarnation):
+            return PeerErrorCode.DUPLICATE_NODE
+        return PeerErrorCode.NONE
+
+    def _fetch(self, request: PeerFetchRequest, context: PeerContext) -> Any:
+        return self.member.replicas.server.fetch(request, context.node_id)

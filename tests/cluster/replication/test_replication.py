@@ -1,0 +1,105 @@
+"""Records on several nodes: acknowledged, read, and kept through the loss of a leader."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import NotLeader, NotLeaderAnymore, OutcomeUnknown
+from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until, values_of
+from tests.in_loop import in_loop
+
+
+def ends(cluster: LocalCluster, topic: str) -> list[tuple[int, int]]:
+    """Return the durable end and the high watermark of each replica."""
+    found = []
+    for node_id in cluster.nodes:
+        partition = cluster.partition(node_id, topic)
+        found.append((partition.log.replication.durable_offset, partition.high_watermark))
+    return found
+
+
+@in_loop
+async def test_an_acknowledged_record_is_on_every_replica_in_sync(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        await submit(cluster.partition(leader, "t"), "a", "b")
+        assert [end for end, _ in ends(cluster, "t")] == [2, 2, 2]
+        await until(lambda: ends(cluster, "t") == [(2, 2)] * 3)
+        for node_id in cluster.nodes:
+            assert values_of(cluster.partition(node_id, "t")) == ["a", "b"]
+
+
+@in_loop
+async def test_a_follower_names_the_leader_and_takes_no_batch(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        follower = next(node_id for node_id in cluster.nodes if node_id != leader)
+        with pytest.raises(NotLeader) as refusal:
+            await submit(cluster.partition(follower, "t"), "a")
+        assert refusal.value.leader == leader
+
+
+@in_loop
+async def test_a_stopped_leader_hands_over_and_nothing_is_lost(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        await submit(cluster.partition(leader, "t"), "a")
+        await cluster.stop_node(leader)
+        await until(lambda: cluster.leader_of("t") not in (None, leader))
+        successor = cluster.leader_of("t")
+        assert successor is not None
+        await submit(cluster.partition(successor, "t"), "b")
+        assert values_of(cluster.partition(successor, "t")) == ["a", "b"]
+        await cluster.start_node(leader)
+        await until(lambda: values_of_if_open(cluster, leader) == ["a", "b"])
+
+
+def values_of_if_open(cluster: LocalCluster, node_id: int) -> list[str]:
+    partition = cluster.partition(node_id, "t")
+    return values_of(partition) if partition.is_open else []
+
+
+@in_loop
+async def test_an_isolated_leader_loses_only_what_it_did_not_acknowledge(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        old = cluster.leader_of("t")
+        assert old is not None
+        await submit(cluster.partition(old, "t"), "kept")
+        cluster.isolate(old)
+        unsure = submit(cluster.partition(old, "t"), "unsure")
+        await until(lambda: cluster.leader_of("t") not in (None, old))
+        new = cluster.leader_of("t")
+        assert new is not None
+        await submit(cluster.partition(new, "t"), "new")
+        with pytest.raises(NotLeader):
+            await submit(cluster.partition(old, "t"), "refused")
+        assert not unsure.done() or isinstance(unsure.exception(), OutcomeUnknown)
+        cluster.heal(old)
+        await until(lambda: values_of(cluster.partition(old, "t")) == ["kept", "new"])
+        with pytest.raises(NotLeaderAnymore):
+            await unsure
+        await until(lambda: len(set(ends(cluster, "t"))) == 1)
+
+
+@in_loop
+async def test_acks_1_is_not_answered_after_the_lease(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        old = cluster.leader_of("t")
+        assert old is not None
+        partition = cluster.partition(old, "t")
+        cluster.isolate(old)
+        await until(lambda: cluster.leader_of("t") not in (None, old))
+        with pytest.raises(NotLeader):
+            await submit(partition, "late", is_early=True)
+        cluster.heal(old)
+        await asyncio.sleep(0)
