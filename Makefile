@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 # Tests wait for disks, clients and a JVM half of the time: one more of them than processors.
 WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
 
-.PHONY: help setup java clients browser proxy demo test test-fast test-long planted check format bench docs docs-site wheel clean
+.PHONY: help setup java clients browser proxy etcd demo test test-fast test-long planted check format bench docs docs-site wheel clean
 
 help: ## Show what there is to do.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,19 +35,22 @@ browser: ## Install the browser that the tests use, where there is none.
 proxy: ## Install the proxy that the tests use, if it is missing.
 	@tools/setup-proxy
 
+etcd: ## Install the etcd that the tests and a cluster for development use, if it is missing.
+	@tools/setup-etcd
+
 demo: setup java ## A node, a crash, a pipeline on Spark, a query, a plot: the story, step by step.
 	@$(BIN)/python examples/demo
 
-test: setup java clients browser proxy ## Run all tests, and print the slowest.
+test: setup java clients browser proxy etcd ## Run all tests, and print the slowest.
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 30 $(ARGS)
 
 test-fast: setup ## Run the tests of pure code, storage, broker and in-process servers: four minutes.
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
 
-test-long: setup java clients browser proxy ## Run the campaigns that take longer than CI may.
+test-long: setup java clients browser proxy etcd ## Run the campaigns that take longer than CI may.
 	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 7200 $(ARGS)
 
-planted: setup java clients browser proxy ## Plant each known bug and show that the suite catches it.
+planted: setup java clients browser proxy etcd ## Plant each known bug and show that the suite catches it.
 	@$(BIN)/python tests/planted/plant.py $(ARGS)
 
 check: setup ## Lint, types, imports.

@@ -17,8 +17,13 @@ SLOW = (
     "cli",
     "clients",
     "compat",
+    "cluster/administration",
+    "cluster/forwarding",
+    "cluster/processes",
+    "cluster/replication",
     "crash",
     "deploy",
+    "metadata/etcd",
     "observe/otel",
     "planted",
     "servers/http/routing/test_openapi.py",
@@ -29,6 +34,7 @@ SLOW = (
     "storage/compaction/test_segment_swap.py",
     "test_demo.py",
     "test_docs.py",
+    "testing/test_etcd.py",
 )
 """Tests that start nodes, processes, a JVM or a browser, enumerate crash states, or abuse a node.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import subprocess
 import sys
+import traceback
 
 import cramjam
 import pytest
@@ -207,3 +209,22 @@ def test_a_bomb_costs_no_more_than_twice_the_limit_and_the_error_names_it(codec,
     peak, message = done.stdout.decode().split(" ", 1)
     assert str(size_max) in message
     assert int(peak) < 2 * size_max + 8 * MIB
+
+
+@pytest.mark.parametrize("size", [3 * MIB, 64 * MIB], ids=["damaged", "too large"])
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name)
+def test_an_error_holds_none_of_the_bytes_that_were_decompressed(codec, size):
+    """A server keeps an error longer than the memory that it allows for decompression."""
+    packed = compress(codec, bytes(size))
+    with pytest.raises(CorruptBatch) as raised:
+        decompress(codec, packed[:-20] if size == 3 * MIB else packed, size_max=4 * MIB)
+    held = [
+        len(value)
+        for error in (raised.value, raised.value.__cause__, raised.value.__context__)
+        if error is not None
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        for value in frame.f_locals.values()
+        if isinstance(value, bytes | bytearray | memoryview | mmap.mmap)
+    ]
+    assert held, "the compressed bytes are there"
+    assert max(held) <= len(packed)

@@ -37,4 +37,5 @@ def test_codes_that_several_errors_have_are_told_as_one_of_them_or_not_at_all():
         "INVALID_REQUEST": "InvalidRequest",
         "UNKNOWN_TOPIC_OR_PARTITION": "UnknownTopic",
         "CONCURRENT_TRANSACTIONS": "ConcurrentTransaction",
+        "NOT_COORDINATOR": "NotCoordinator",
     }
