@@ -245,9 +245,17 @@ class FetchServer:
 
 
 def _answer(session: _FetchSession, results: list[PeerFetchResponsePartition]) -> PeerFetchResponse:
-    """Return the response, and remember what it tells."""
+    """Return the response, and remember what it tells.
+
+    A partition that is refused leaves the session, here and at the follower, which names it again
+    if it still wants it. Otherwise every later fetch would be answered at once with that error.
+    """
     for result in results:
-        known = session.partitions[PartitionId(result.topic_id, result.index)]
+        key = PartitionId(result.topic_id, result.index)
+        if result.error_code:
+            del session.partitions[key]
+            continue
+        known = session.partitions[key]
         known.sent_high_watermark = result.high_watermark
         known.sent_log_start = result.log_start
     return PeerFetchResponse(session_id=session.id, partitions=tuple(results))
