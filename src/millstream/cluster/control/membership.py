@@ -81,7 +81,7 @@ class Membership:
         Waits as long as the store cannot be reached, or has a former life of the node.
         """
         self._row = row
-        await self._begin_life()
+        await self._begin_life(is_first=True)
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def stop(self) -> None:
@@ -106,18 +106,31 @@ class Membership:
 
     # Registering.
 
-    async def _begin_life(self) -> None:
+    async def _begin_life(self, *, is_first: bool) -> None:
         while True:
             try:
                 if await self._register():
                     self.problem = None
                     return
-            except StorageFailed:
-                raise
+            except StorageFailed as error:
+                if is_first:
+                    raise
+                # The node leads nothing and says so. A full disk may have space again.
+                self._report(f"cannot register again: {error}")
             except MillstreamError as error:
-                self.problem = f"cannot register in the metadata store: {error}"
-                logger.warning("%s", self.problem)
+                self._report(f"cannot register in the metadata store: {error}")
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _report(self, problem: str) -> None:
+        if problem != self.problem:
+            logger.warning("%s", problem)
+        self.problem = problem
+
+    async def _store_tokens(self, tokens: tuple[str, ...]) -> None:
+        try:
+            await self._background.run(lambda: self._identity_file.store_tokens(tokens))
+        except OSError as error:
+            raise StorageFailed(f"the identity of the node was not stored: {error}") from error
 
     async def _register(self) -> bool:
         """Register once; return False if the former life of the node is still there."""
@@ -132,7 +145,11 @@ class Membership:
             self._identity_file.tokens,
             self._draw_token(),
         )
-        await self._background.run(lambda: self._identity_file.store_tokens(life.tokens))
+        try:
+            await self._store_tokens(life.tokens)
+        except StorageFailed:
+            await self._revoke(lease)
+            raise
         row = msgspec.structs.replace(
             self._row, broker_epoch=0, continuous_since=life.record.since, is_stopping=False
         )
@@ -182,16 +199,15 @@ class Membership:
         assert self._row is not None
         if row.directory != self._row.directory:
             host, port = row.peer
-            self.problem = (
+            self._report(
                 f"node id {self.node_id} is registered by another node, at {host}:{port}: stop that"
                 " one, or give this one another node.id"
             )
         else:
-            self.problem = (
+            self._report(
                 f"node {self.node_id} is still registered by its former life; its lease expires"
                 f" within {self._ttl_seconds} s"
             )
-        logger.warning("%s", self.problem)
 
     async def _revoke(self, lease: Lease) -> None:
         try:
@@ -212,7 +228,7 @@ class Membership:
                 logger.warning("the lease of node %d expired; it registers again", self.node_id)
                 self.belief.lost()
                 self.problem = "the lease of the node has expired"
-                await self._begin_life()
+                await self._begin_life(is_first=False)
             except (Unavailable, OutcomeUnknown) as error:
                 self.failed_renewals += 1
                 if not self.belief.is_valid(self._clock.monotonic()):
