@@ -1,0 +1,227 @@
+"""`millstream cluster status|nodes|partitions|reassign|rebalance|remove|elect`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import Result
+
+from millstream.testing.broker import RunningBroker
+from tests.cli.commands import is_one_line, run
+from tests.cluster.forwarding.cluster_http import create, leader_of, others, url
+from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until, values_of
+from tests.in_loop import in_loop
+
+
+async def command(cluster: LocalCluster, node_id: int, *words: object) -> Result:
+    """Run a command beside the cluster, against one of its nodes."""
+    server = url(cluster, node_id)
+    return await asyncio.to_thread(lambda: run("cluster", *words, server=server))
+
+
+async def told(cluster: LocalCluster, node_id: int, *words: object) -> Any:
+    result = await command(cluster, node_id, *words, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def replicas_of(cluster: LocalCluster, topic: str, index: int = 0) -> list[int]:
+    node = next(iter(cluster.nodes.values()))
+    return list(node.broker.admin.partition(topic, index).replicas)
+
+
+def isr_of(cluster: LocalCluster, topic: str) -> list[int]:
+    node = next(iter(cluster.nodes.values()))
+    return sorted(node.broker.admin.partition(topic, 0).isr)
+
+
+def is_whole(cluster: LocalCluster) -> bool:
+    """Whether all partitions, internal ones too, have three replicas in sync."""
+    states = cluster.member(1).state.partitions
+    return len(states) >= 33 and all(len(state.isr) == 3 for state in states.values())
+
+
+@in_loop
+async def test_status_is_well_until_a_node_is_gone(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await until(lambda: is_whole(cluster))
+        result = await command(cluster, 2, "status")
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith("cluster test: 3 nodes, controller is node ")
+        assert "all replicas in sync" in result.stdout
+        await cluster.stop_node(3)
+        await until(lambda: 3 not in isr_of(cluster, "t"))
+        result = await command(cluster, 2, "status")
+        assert result.exit_code == 1
+        assert "with a replica behind" in result.stdout
+        assert any(line.split()[:2] == ["3", "gone"] for line in result.stdout.splitlines())
+        (partition,) = (await told(cluster, 1, "partitions", "t"))["partitions"]
+        assert 3 in partition["replicas"]
+        assert 3 not in partition["isr"]
+        nodes = (await told(cluster, 1, "nodes"))["nodes"]
+        assert [node["is_alive"] for node in nodes] == [True, True, False]
+
+
+@in_loop
+async def test_a_partition_moves_with_its_records_while_it_is_written(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await create(cluster, "t", factor=1)
+        before = leader_of(cluster, "t")
+        target = others(cluster, before)
+        await submit(cluster.partition(before, "t"), "a", "b")
+        words = ("reassign", "t/0", "--to", ",".join(map(str, target)))
+        answer = await told(cluster, before, *words)
+        assert answer["moves"] == [
+            {"topic": "t", "partition": 0, "before": [before], "after": target}
+        ]
+        assert replicas_of(cluster, "t") == target
+        await until(lambda: cluster.leader_of("t") in target)
+        await submit(cluster.partition(leader_of(cluster, "t"), "t"), "c")
+        for node_id in target:
+            await until(
+                lambda node_id=node_id: (
+                    values_of(cluster.partition(node_id, "t")) == ["a", "b", "c"]
+                )
+            )
+        again = await told(cluster, before, *words)
+        assert again["moves"][0]["before"] == again["moves"][0]["after"] == target
+
+
+@in_loop
+async def test_wrong_moves_name_what_was_found_and_what_is_allowed(tmp_path: Path):
+    async with local_cluster(tmp_path, 2) as cluster:
+        await create(cluster, "t", factor=2)
+        for words, texts in [
+            (("reassign", "t/0", "--to", "1,9"), ["9", "1, 2"]),
+            (("reassign", "t/0", "--to", "1,1"), ["[1, 1]"]),
+            (("reassign", "t/5", "--to", "1"), ["between 0 and 0", "got 5"]),
+            (("reassign", "missing", "--to", "1"), ["missing"]),
+            (("remove", "9"), ["[1, 2]", "got 9"]),
+            (("remove", "1", "--cancel"), ["node 1 is not being removed"]),
+            (("partitions", "missing"), ["missing"]),
+        ]:
+            result = await command(cluster, 1, *words)
+            assert result.exit_code == 1, (words, result.output)
+            assert is_one_line(result.stderr), (words, result.stderr)
+            assert all(text in result.stderr for text in texts), (words, result.stderr)
+        for words in [
+            ("reassign", "t/0"),
+            ("reassign", "t/0", "--to", "1", "--cancel"),
+            ("reassign", "t/0", "--to", "one"),
+            ("reassign", "t/x", "--to", "1"),
+            ("elect", "t", "--leader", "1"),
+        ]:
+            assert (await command(cluster, 1, *words)).exit_code == 2, words
+        assert replicas_of(cluster, "t") in ([1, 2], [2, 1])
+
+
+@in_loop
+async def test_a_removed_node_loses_its_replicas_and_gets_no_new_ones(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await create(cluster, "t", factor=2, partitions=3)
+        await until(lambda: is_whole_but_t(cluster))
+        planned = await told(cluster, 1, "remove", "3", "--dry-run", "--shrink")
+        assert planned["replicas_left"] > 0
+        refused = await command(cluster, 1, "remove", "3")
+        assert refused.exit_code == 1  # Internal partitions have three replicas.
+        assert is_one_line(refused.stderr)
+        removed = await told(cluster, 1, "remove", "3", "--shrink")
+        assert removed["replicas_left"] == 0
+        states = cluster.member(1).state.partitions.values()
+        assert not any(3 in state.replicas for state in states)
+        await create(cluster, "later", factor=2, partitions=3)
+        assert all(3 not in replicas_of(cluster, "later", index) for index in range(3))
+        kept = await command(cluster, 1, "remove", "3", "--cancel")
+        assert kept.exit_code == 0
+        assert "node 3 stays" in kept.stderr
+
+
+def is_whole_but_t(cluster: LocalCluster) -> bool:
+    states = cluster.member(1).state.partitions.values()
+    return len(states) >= 36 and all(len(state.isr) >= 2 for state in states)
+
+
+@in_loop
+async def test_the_preferred_replica_leads_again(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        preferred = replicas_of(cluster, "t")[0]
+        await until(lambda: len(isr_of(cluster, "t")) == 3)
+        answer = await told(cluster, preferred, "elect", "t")
+        assert [item["is_elected"] for item in answer["elections"]] == [False]
+        await cluster.stop_node(preferred)
+        await until(lambda: cluster.leader_of("t") not in (None, preferred))
+        refused = await command(cluster, leader_of(cluster, "t"), "elect", "t/0")
+        assert refused.exit_code == 1
+        assert f"node {preferred}" in refused.stderr
+        await cluster.start_node(preferred)
+        await until(lambda: len(isr_of(cluster, "t")) == 3)
+        answer = await told(cluster, preferred, "elect", "t/0")
+        assert answer["elections"][0]["leader"] == preferred
+        assert answer["elections"][0]["is_elected"]
+
+
+@in_loop
+async def test_an_unclean_election_is_confirmed_and_says_with_whom_records_are_lost(
+    tmp_path: Path,
+):
+    async with local_cluster(tmp_path) as cluster:
+        await create(cluster, "t", factor=2, min_insync_replicas="1")
+        leader = leader_of(cluster, "t")
+        (follower,) = (node for node in replicas_of(cluster, "t") if node != leader)
+        (third,) = others(cluster, leader, follower)
+        await submit(cluster.partition(leader, "t"), "a")
+        await until(lambda: len(isr_of(cluster, "t")) == 2)
+        needless = await told(cluster, third, "elect", "t", "--unclean", "--yes")
+        assert not needless["elections"][0]["is_elected"]
+        await cluster.stop_node(follower)
+        await until(lambda: isr_of(cluster, "t") == [leader])
+        await submit(cluster.partition(leader, "t"), "b")
+        await cluster.stop_node(leader)
+        await cluster.start_node(follower)
+        # Nobody leads it now: the one that is there lacks a committed record.
+        unsure = await command(cluster, third, "elect", "t", "--unclean")
+        assert unsure.exit_code == 2  # There is no terminal to ask on.
+        answer = await told(cluster, third, "elect", "t", "--unclean", "--yes")
+        (election,) = answer["elections"]
+        assert (election["leader"], election["former_isr"]) == (follower, [leader])
+        await until(lambda: cluster.leader_of("t") == follower)
+        assert values_of(cluster.partition(follower, "t")) == ["a"]
+        await submit(cluster.partition(follower, "t"), "c")
+        # The node that had it comes back, and agrees with what was decided.
+        await cluster.start_node(leader)
+        await until(lambda: values_of_or_none(cluster, leader) == ["a", "c"])
+
+
+def values_of_or_none(cluster: LocalCluster, node_id: int) -> list[str] | None:
+    partition = cluster.partition(node_id, "t")
+    return values_of(partition) if partition.is_open else None
+
+
+@in_loop
+async def test_a_new_node_gets_its_share_of_the_data(tmp_path: Path):
+    async with local_cluster(tmp_path, 2) as cluster:
+        await create(cluster, "t", factor=1, partitions=6)
+        await cluster.start_node(3)
+        await until(lambda: 3 in cluster.member(1).state.nodes)
+        planned = await told(cluster, 1, "rebalance", "--dry-run")
+        assert planned["moves"]
+        assert all(len(move["after"]) == len(move["before"]) for move in planned["moves"])
+        await told(cluster, 1, "rebalance")
+        assert any(replicas_of(cluster, "t", index) == [3] for index in range(6))
+
+
+def test_a_lone_node_is_shown_as_a_cluster_of_one(node: RunningBroker) -> None:
+    run("topic", "create", "orders", server=node.url)
+    result = run("cluster", "status", server=node.url)
+    assert result.exit_code == 0, result.output
+    assert ": 1 nodes, controller is node" in result.stdout
+    listed = run("cluster", "partitions", "orders", "--json", server=node.url)
+    assert [item["replicas"] for item in json.loads(listed.stdout)["partitions"]] == [[1]]
+    refused = run("cluster", "reassign", "orders", "--to", "1,2", server=node.url)
+    assert refused.exit_code == 1
+    assert is_one_line(refused.stderr)
