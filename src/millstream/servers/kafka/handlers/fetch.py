@@ -383,6 +383,8 @@ def _leader_endpoints(
 ) -> tuple[FetchResponseNode, ...]:
     """Return the addresses of the leaders that results name: clients need not ask (KIP-951)."""
     leaders = {result.current_leader.leader_id for result in failed}
+    if not leaders:
+        return ()
     nodes = (cluster.node(leader) for leader in sorted(leaders) if leader != NO_NODE)
     return tuple(
         FetchResponseNode(

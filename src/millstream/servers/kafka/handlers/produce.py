@@ -303,6 +303,8 @@ def leader_endpoints(
 ) -> tuple[ProduceResponseNode, ...]:
     """Return the addresses of the leaders that results name: clients need not ask (KIP-951)."""
     leaders = {result.current_leader.leader_id for result in results if result.error_code}
+    if not leaders:
+        return ()
     nodes = (cluster.node(leader) for leader in sorted(leaders) if leader != NO_NODE)
     return tuple(
         ProduceResponseNode(
