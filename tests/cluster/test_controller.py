@@ -195,7 +195,7 @@ def test_more_replicas_than_nodes_are_refused(factor):
 def test_a_new_partition_is_led_by_its_first_live_replica():
     proposal = controller.new_partition((3, 1, 2), nodes_of(1, 2), controller_epoch=77)
     assert proposal.revision == 0
-    assert proposal.state == ReplicationState(1, 11, 0, members(1, 2), (3, 1, 2))
+    assert proposal.state == ReplicationState(1, 11, 1, members(1, 2), (3, 1, 2))
     assert proposal.nodes == members(1)
     assert controller.new_partition((3,), nodes_of(1, 2), controller_epoch=77) is None
 

@@ -111,8 +111,11 @@ class History:
 async def append(disk: SimulatedFilesystem, log: Log, count: int, name: str) -> None:
     for number in range(count):
         value = f"{name}.{number}:".encode() + b"x" * (number % 3 * 200)
-        appended = await log.append_records([Record(value)])
-        disk.note(Acked(appended.offset, value))
+        appending = log.try_append_records([Record(value)])
+        if log.replication.high_watermark is not None:
+            await log.flush()  # Its leader and the others have it.
+            log.replication.set_high_watermark(log.replication.durable_offset)
+        disk.note(Acked((await appending).offset, value))
 
 
 async def truncate(disk: SimulatedFilesystem, log: Log, offset: int) -> None:

@@ -277,7 +277,7 @@ async def test_a_segment_that_stayed_empty_on_a_full_disk_leaves_no_false_alarm(
         await third
     background.let_one_go()
     await first
-    background.let_one_go(1)  # The second commit; the sealing before it never ends.
+    background.let_one_go()  # The second commit; the sealing, which comes after it, never ends.
     await second
     disk = disk.copy()
     store = make_store(disk, config=SMALL)

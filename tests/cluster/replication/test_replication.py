@@ -40,6 +40,7 @@ async def test_a_follower_names_the_leader_and_takes_no_batch(tmp_path: Path):
         await cluster.create("t")
         leader = cluster.leader_of("t")
         follower = next(node_id for node_id in cluster.nodes if node_id != leader)
+        await until(lambda: cluster.partition(follower, "t").is_open)
         with pytest.raises(NotLeader) as refusal:
             await submit(cluster.partition(follower, "t"), "a")
         assert refusal.value.leader == leader

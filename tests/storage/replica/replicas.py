@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from millstream.config.schema import LogConfig
@@ -35,9 +36,19 @@ async def make_replica(disk: SimulatedFilesystem | None = None, config: LogConfi
     return log
 
 
+async def append(log: Log, records: Sequence[Record]) -> None:
+    """Append records durably. Whether they are committed is up to the high watermark."""
+    end = log.next_offset + len(records)
+    appended = log.try_append_records(records)
+    while not appended.done() and log.replication.durable_offset < end:
+        await asyncio.sleep(0)
+    if appended.done():
+        appended.result()
+
+
 async def fill(log: Log, count: int, *, name: str = "v", size: int = 100) -> None:
     for number in range(count):
-        await log.append_records([Record(f"{name}{number}:".encode() + b"x" * size)])
+        await append(log, [Record(f"{name}{number}:".encode() + b"x" * size)])
 
 
 def values(log: Log) -> list[bytes]:

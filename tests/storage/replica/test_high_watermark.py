@@ -20,6 +20,7 @@ from tests.storage.logs import make_store, turns
 from tests.storage.replica.replicas import (
     DIRECTORY,
     SMALL,
+    append,
     fill,
     make_leader,
     make_replica,
@@ -167,7 +168,7 @@ async def test_only_segments_before_the_high_watermark_are_cleaned_and_evicted()
     log = await make_store(config=config, clock=clock).log("a")
     log.replication.set_high_watermark(0)
     for number in range(40):
-        await log.append_records([Record(b"x" * 100, key=b"k%d" % (number % 2))])
+        await append(log, [Record(b"x" * 100, key=b"k%d" % (number % 2))])
     await log.roll()
     clock.advance(2)
     log.replication.set_high_watermark(15)

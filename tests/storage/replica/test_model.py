@@ -17,7 +17,7 @@ from millstream.records.record import Record
 from millstream.storage.log import Log
 from millstream.testing import SimulatedFilesystem
 from tests.storage.logs import turns
-from tests.storage.replica.replicas import open_log, segment_files, values
+from tests.storage.replica.replicas import append, open_log, segment_files, values
 
 EXAMPLES = 10_000 if os.environ.get("MILLSTREAM_LONG") else 40
 
@@ -64,7 +64,7 @@ class Pair:
     async def append(self, count: int, size: int) -> None:
         self.written += 1
         records = [Record(b"%d.%d:" % (self.written, n) + b"x" * size) for n in range(count)]
-        await self.leading.append_records(records)
+        await append(self.leading, records)
 
     async def follow(self, size_max: int, slices: int) -> None:
         replica = self.following.replication

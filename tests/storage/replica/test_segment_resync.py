@@ -221,7 +221,7 @@ async def test_a_damaged_last_segment_is_cut_off_and_fetched_again() -> None:
     leader = await make_leader()
     store, replica = await open_log(disk)
     await replica.replication.become_replica()
-    await fill(leader, 10)
+    await fill(leader, 8)
     await replicate(leader, replica)
     base = bases(replica)[-1]
     await store.close()
