@@ -31,10 +31,11 @@ from millstream.records.iterate import read_all
 from millstream.records.record import Gap, Record, StoredRecord
 from millstream.storage.append.pending_append import Appended
 from millstream.storage.compaction.cleaner import CleanerResult
+from millstream.storage.files.names import LogName
 from millstream.storage.log import Log
 from millstream.storage.retention.eviction import Eviction
 from millstream.storage.segment.reader import Address, TimestampedOffset
-from millstream.storage.store import LogName, Store
+from millstream.storage.store import Store
 
 if TYPE_CHECKING:
     import pyarrow

@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from millstream import __version__
-from millstream.broker.broker import METADATA_FILE, Broker
+from millstream.broker.broker import Broker
 from millstream.broker.loop_threads import LoopThreads
 from millstream.clients.peer.pool import PeerPool
 from millstream.clock import Clock
@@ -49,6 +49,7 @@ from millstream.servers.http.forwarding.request_forwarder import RequestForwarde
 from millstream.servers.peer.append_handler import AppendHandler
 from millstream.servers.peer.listener import PeerListener
 from millstream.servers.peer.peer_context import ConnectingPeer, PeerContext
+from millstream.storage.files.names import METADATA_FILE
 from millstream.storage.store import Store
 
 logger = logging.getLogger(__name__)

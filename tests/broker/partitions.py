@@ -24,8 +24,9 @@ from millstream.records.iterate import read_all
 from millstream.records.record import Record
 from millstream.servers.kafka.request_context import RequestContext
 from millstream.storage.disk.filesystem import Filesystem
+from millstream.storage.files.names import LogName
 from millstream.storage.log import Log
-from millstream.storage.store import LogName, Store
+from millstream.storage.store import Store
 from millstream.testing import ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.manual_timers import ManualTimers
 from millstream.testing.clocks.seeded_background import SeededBackground

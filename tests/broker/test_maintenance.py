@@ -14,7 +14,8 @@ from millstream.broker.partition.partition import Partition
 from millstream.config.schema import LogConfig, StoreConfig
 from millstream.records.record import Record
 from millstream.records.topic_partition import TopicPartition
-from millstream.storage.store import LogName, Store
+from millstream.storage.files.names import LogName
+from millstream.storage.store import Store
 from millstream.testing import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
 from tests.broker.partitions import append, batch, values

@@ -212,3 +212,58 @@ def test_a_command_that_shows_a_table_loads_neither_the_client_nor_a_library_for
 
 UNUSED = ("rich", "msgspec", "millstream.clients.http.sync.client", "logging", "ssl", "difflib")
 """Modules that take longer to load than a listing takes, and that none needs."""
+
+
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        (["--help"], ("millstream.storage", "millstream.broker", "millstream.config.keys")),
+        (["segments", "--help"], ("millstream.storage", "millstream.broker")),
+        (["segments", "list"], ("millstream.storage.store", "millstream.broker")),
+        (["segments", "verify"], ("millstream.storage.store", "millstream.broker")),
+        (["verify"], ("millstream.storage.store", "millstream.broker.broker")),
+    ],
+    ids=str,
+)
+def test_what_needs_no_node_loads_none(
+    words: list[str], unused: tuple[str, ...], tmp_path: Path
+) -> None:
+    code = (
+        "import sys\n"
+        "from millstream.cli.main import main\n"
+        "try:\n"
+        f"    main({words!r})\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        f"print([name for name in {unused!r} if name in sys.modules])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"MILLSTREAM_DATA": str(tmp_path), "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout.splitlines()[-1:] == ["[]"], result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", NOUNS)
+def test_the_help_of_a_group_lists_its_commands_with_their_first_sentences(name: str) -> None:
+    below = {verb.split()[-1]: one for verb, one in COMMANDS.items() if is_below(verb, name)}
+    code = "from millstream.cli.main import main; main()"
+    alone = subprocess.run(
+        [sys.executable, "-c", code, *name.split()[1:], "--help"],
+        env={"PYTHONPATH": ":".join(sys.path), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    listed = alone.stdout.partition("\nCommands:\n")[2].splitlines()
+    for line, (verb, command) in zip(listed, below.items(), strict=True):
+        shown, summary = line.split(maxsplit=1)
+        assert shown == verb
+        assert command.get_short_help_str(200).startswith(summary.removesuffix("..."))
+
+
+def is_below(verb: str, name: str) -> bool:
+    return verb.rpartition(" ")[0] == name

@@ -160,6 +160,8 @@ def test_a_damaged_last_batch_is_an_error_and_not_an_empty_success(
     node.stop()
     flip(tmp_path, 4)
     start(node)
+    assert len(problems(node)) == 1, "before anybody reads"
+    assert get(node, "/v1/node")[1]["opened"]["damaged_logs"] == 1
     assert offsets(records(node, "from=0")) == [0, 1, 2, 3]
     for query in ("from=4", "from=4&wait_ms=30000", "from=4&limit=1"):
         status, body = records(node, query)

@@ -16,11 +16,12 @@ from millstream.errors import LogClosed, LogFull, UnknownLog
 from millstream.records.record import Record
 from millstream.storage.disk.filesystem import Filesystem
 from millstream.storage.files.document import encode_document
+from millstream.storage.files.names import LogName
 from millstream.storage.files.seal import decode_seal, encode_seal
 from millstream.storage.log import Log
 from millstream.storage.retention.eviction import Eviction
 from millstream.storage.segment.segment import GrowingSegment
-from millstream.storage.store import LogName, Store
+from millstream.storage.store import Store
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.manual_timers import ManualTimers
 from tests.in_loop import in_loop

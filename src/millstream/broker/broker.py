@@ -47,12 +47,10 @@ from millstream.config.schema import BrokerConfig, Endpoint, LogConfig, StoreCon
 from millstream.metadata.interface import Metadata
 from millstream.metadata.sqlite import SqliteMetadata
 from millstream.storage.disk.filesystem import Filesystem, join
+from millstream.storage.files.names import METADATA_FILE, STATE_DIRECTORY
 from millstream.storage.store import Store, StoreOpenReport
 
 logger = logging.getLogger(__name__)
-
-STATE_DIRECTORY = "__state"
-METADATA_FILE = "meta.db"
 
 EXPIRY_SECONDS = 600.0
 """How often partitions forget idle producers."""

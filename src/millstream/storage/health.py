@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from millstream.storage.files.names import LogName
     from millstream.storage.log import Log
-    from millstream.storage.store import LogName
 
 
 class LogHealth:

@@ -908,7 +908,8 @@ class Log:
 
     def _note_damage(self, damage: DamagedRecords) -> None:
         """Report damage when a reader first meets it, in the thread of that reader."""
-        logger.error("%s: damaged: %s", self.name, damage)
+        if not any(str(known) == str(damage) for known in self.recovered.damage):
+            logger.error("%s: damaged: %s", self.name, damage)
         self._on_damage()
 
     def _check_writable(self) -> None:

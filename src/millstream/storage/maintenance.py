@@ -41,7 +41,8 @@ from millstream.storage.retention.eviction import Eviction, is_roll_due, plan_ev
 from millstream.storage.segment.segment import GrowingSegment, Segment
 
 if TYPE_CHECKING:
-    from millstream.storage.store import LogName, Store
+    from millstream.storage.files.names import LogName
+    from millstream.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

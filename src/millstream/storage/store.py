@@ -64,7 +64,10 @@ from millstream.storage.files.names import (
     BALLAST_FILE,
     LOCK_FILE,
     NODE_FILE,
+    STORE_KIND,
+    STORE_VERSION,
     TOPICS_DIRECTORY,
+    LogName,
     check_partition,
     check_topic,
     is_topic,
@@ -91,9 +94,6 @@ from millstream.storage.segment.segment import LogDirectory
 
 logger = logging.getLogger(__name__)
 
-STORE_KIND = "millstream-store"
-STORE_VERSION = 1
-
 REPLAY_THREADS = 2
 """Threads that read old data for consumers that are far behind.
 
@@ -108,16 +108,6 @@ CLOCK_SAVE_SECONDS = 60.0
 
 _EPHEMERAL_ROOT = "/ephemeral"
 """Directory of logs of class `ephemeral`, in the in-memory file system."""
-
-
-class LogName(NamedTuple):
-    """Name of a log: topic and partition."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}"
 
 
 class StoreOpenReport(NamedTuple):

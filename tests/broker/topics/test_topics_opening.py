@@ -16,8 +16,8 @@ from millstream.config.schema import BrokerConfig, Durability, LogConfig
 from millstream.errors import CorruptFile, InvalidConfig, StorageFailed, UnknownFormat
 from millstream.metadata.sqlite import SqliteMetadata
 from millstream.records.record import Record
+from millstream.storage.files.names import LogName
 from millstream.storage.files.partition_metadata import read_partition_metadata
-from millstream.storage.store import LogName
 from millstream.testing import SimulatedFilesystem
 from tests.broker.topic_nodes import make_store, make_topics, running
 from tests.in_loop import in_loop

@@ -14,11 +14,10 @@ from millstream.records.filter.batch_filter import filler_batches
 from millstream.records.filter.keys.matcher import KeyMatch
 from millstream.storage.disk.filesystem import OsFilesystem
 from millstream.storage.files.document import encode_document, replace_file
-from millstream.storage.files.names import SegmentId
+from millstream.storage.files.names import STORE_KIND, STORE_VERSION, SegmentId
 from millstream.storage.files.partition_metadata import DeletionRule, PartitionMetadata
 from millstream.storage.inspect.batch_walk import walk_batches
 from millstream.storage.inspect.catalog import survey_partition
-from millstream.storage.store import STORE_KIND, STORE_VERSION
 from millstream.testing import SimulatedFilesystem
 from tests.cli.stores import put_on_disk
 from tests.storage.inspect.test_verify_store import Busy

@@ -21,7 +21,8 @@ from millstream.config.schema import Durability, LogConfig
 from millstream.records.compression import Codec
 from millstream.records.record import Record
 from millstream.storage.files.document import write_document
-from millstream.storage.store import STORE_KIND, STORE_VERSION, Store
+from millstream.storage.files.names import STORE_KIND, STORE_VERSION
+from millstream.storage.store import Store
 from millstream.testing import ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.seeded_background import SeededBackground
 

@@ -14,7 +14,8 @@ import asyncio
 from pathlib import Path
 
 from millstream.storage.files.document import write_document
-from millstream.storage.store import STORE_KIND, STORE_VERSION, Store
+from millstream.storage.files.names import STORE_KIND, STORE_VERSION
+from millstream.storage.store import Store
 from millstream.testing import ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.seeded_background import SeededBackground
 from tests.storage.golden.make import AFTER_EPOCH, BATCHES, CONFIG, NOW_MS, STORE_ID

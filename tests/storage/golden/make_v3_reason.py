@@ -14,8 +14,8 @@ import uuid
 from pathlib import Path
 
 from millstream.storage.files.document import write_document
+from millstream.storage.files.names import STORE_KIND, STORE_VERSION
 from millstream.storage.files.partition_metadata import PartitionMetadata
-from millstream.storage.store import STORE_KIND, STORE_VERSION
 from millstream.testing import SimulatedFilesystem
 from tests.storage.golden.make import STORE_ID
 from tests.storage.rewritten import D, X, make_disk

@@ -13,9 +13,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from millstream.storage.files.document import write_document
+from millstream.storage.files.names import STORE_KIND, STORE_VERSION
 from millstream.storage.files.partition_metadata import LeaderEpoch, PartitionMetadata, Truncation
 from millstream.storage.files.watermark import WatermarkFile
-from millstream.storage.store import STORE_KIND, STORE_VERSION
 from millstream.testing import SimulatedFilesystem
 from tests.storage.golden.make import STORE_ID
 from tests.storage.rewritten import DIRECTORY, A, B, C, appended, make_disk

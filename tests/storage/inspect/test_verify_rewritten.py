@@ -10,14 +10,13 @@ from crc32c import crc32c
 
 from millstream.storage.files.checkpoint import SyncPoint
 from millstream.storage.files.document import encode_document, replace_file
-from millstream.storage.files.names import SegmentId, segment_file
+from millstream.storage.files.names import STORE_KIND, STORE_VERSION, SegmentId, segment_file
 from millstream.storage.files.partition_metadata import PartitionMetadata, write_partition_metadata
 from millstream.storage.files.seal import decode_seal, encode_seal
 from millstream.storage.inspect.catalog import Finding, FindingKind, SegmentFate, survey_partition
 from millstream.storage.inspect.reindex import reindex_store
 from millstream.storage.inspect.verify_store import verify_partition, verify_store
 from millstream.storage.segment.keys.builder import build_key_index
-from millstream.storage.store import STORE_KIND, STORE_VERSION
 from millstream.testing import ManualClock, SimulatedFilesystem
 from tests.storage.rewritten import (
     DIRECTORY,

@@ -16,7 +16,7 @@ from millstream.broker.topics.topic import TopicRow
 from millstream.config.schema import Durability
 from millstream.records.topic_partition import TopicPartition
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem
-from millstream.storage.files.names import is_topic
+from millstream.storage.files.names import LogName, is_topic
 from millstream.storage.files.partition_metadata import PartitionMetadata
 from millstream.storage.inspect.batch_walk import WalkedBatch, walk_batches
 from millstream.storage.inspect.catalog import (
@@ -25,7 +25,6 @@ from millstream.storage.inspect.catalog import (
     log_directory,
     survey_partition,
 )
-from millstream.storage.store import LogName
 
 _UNKNOWN_END = 2**63 - 1
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from millstream.audit.verification.topics_on_disk import topics_on_disk
-from millstream.broker.broker import METADATA_FILE
 from millstream.broker.topics.topic import TopicRow
 from millstream.errors import CorruptFile, MillstreamError
 from millstream.metadata.metadata_checkpoint import (
@@ -26,7 +25,7 @@ from millstream.metadata.sqlite_copy import copied
 from millstream.metadata.sqlite_schema import read_revision, translate
 from millstream.metadata.sqlite_wal import check_wal_of
 from millstream.storage.disk.filesystem import Filesystem, join
-from millstream.storage.files.names import STATE_DIRECTORY
+from millstream.storage.files.names import METADATA_FILE, STATE_DIRECTORY
 from millstream.storage.files.partition_metadata import read_partition_metadata
 from millstream.storage.inspect.catalog import (
     Finding,

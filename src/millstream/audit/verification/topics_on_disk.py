@@ -6,7 +6,6 @@ import contextlib
 import os
 import sqlite3
 
-from millstream.broker.broker import METADATA_FILE
 from millstream.broker.topics.topic import TOPICS_PREFIX, TopicRow, decode_row
 from millstream.metadata.sqlite_copy import copied
 from millstream.metadata.sqlite_schema import (
@@ -15,6 +14,7 @@ from millstream.metadata.sqlite_schema import (
     read_entries,
     translate,
 )
+from millstream.storage.files.names import METADATA_FILE
 
 
 def topics_on_disk(data: str) -> dict[str, TopicRow] | None:

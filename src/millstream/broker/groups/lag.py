@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from millstream.broker.topics.topics import Topics
 from millstream.records.topic_partition import TopicPartition
+from millstream.storage.files.names import LogName
 from millstream.storage.inspect.log_summary import summarize_log
-from millstream.storage.store import LogName, Store
+from millstream.storage.store import Store
 
 
 class PartitionLag(NamedTuple):

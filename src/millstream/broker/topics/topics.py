@@ -75,9 +75,9 @@ from millstream.metadata.interface import (
     MetadataChange,
     Watch,
 )
-from millstream.storage.files.names import check_topic
+from millstream.storage.files.names import LogName, check_topic
 from millstream.storage.log import Log
-from millstream.storage.store import LogName, Store
+from millstream.storage.store import Store
 
 if TYPE_CHECKING:
     from millstream.broker.partition.partition import Partition

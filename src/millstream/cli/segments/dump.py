@@ -16,6 +16,7 @@ from millstream.records.filter.keys.matcher import KeyMatch, KeyMatcher
 from millstream.records.iterate import read_records
 from millstream.records.record import StoredRecord
 from millstream.storage.disk.filesystem import OsFilesystem
+from millstream.storage.files.names import LogName
 from millstream.storage.files.partition_metadata import DeletionRule
 from millstream.storage.inspect.batch_walk import WalkedBatch, walk_batches
 from millstream.storage.inspect.catalog import (
@@ -26,7 +27,6 @@ from millstream.storage.inspect.catalog import (
     log_names,
     survey_partition,
 )
-from millstream.storage.store import LogName
 
 
 @click.command()

@@ -9,7 +9,7 @@ import click
 from millstream.cli.support.options import data_option, json_option, one_line_errors
 from millstream.cli.support.output import print_table, time_text, to_json
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem
-from millstream.storage.files.names import STATE_DIRECTORY
+from millstream.storage.files.names import STATE_DIRECTORY, LogName
 from millstream.storage.inspect.catalog import (
     SegmentFiles,
     check_directory,
@@ -19,7 +19,6 @@ from millstream.storage.inspect.catalog import (
     summarize_segment,
     survey_partition,
 )
-from millstream.storage.store import LogName
 
 _COLUMNS = {
     "topic": "TOPIC",

@@ -11,15 +11,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from millstream.broker.broker import METADATA_FILE, Broker
+from millstream.broker.broker import Broker
 from millstream.config.schema import StoreConfig
 from millstream.errors import MillstreamError, StorageFailed, UnknownTopic
 from millstream.storage.compaction.plan import plan_compaction, rewritable_segments
 from millstream.storage.disk.filesystem import OsFilesystem
 from millstream.storage.disk.io_throttle import IoThrottle
+from millstream.storage.files.names import METADATA_FILE, LogName
 from millstream.storage.log import Log
 from millstream.storage.segment.segment import GrowingSegment
-from millstream.storage.store import LogName, Store
+from millstream.storage.store import Store
 
 UNHURRIED = StoreConfig(upkeep_interval_ms=0, cleaning_bytes_per_second_max=0)
 """No background work, and no rate limit."""

@@ -1,13 +1,16 @@
 """Command groups that import their commands on first use, and suggest similar names.
 
-Importing all commands takes most of a second, nearly all of it for one of them. So a group names
-its commands as `module:function` and imports only the one that runs.
+Importing all commands takes most of a second, nearly all of it for a few of them. So a group names
+its commands as `module:function` and imports only the one that runs. The help of a group lists all
+commands: it takes their docstrings from their source files, without running those.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -39,6 +42,20 @@ class CommandGroup(click.Group):
             self.add_command(getattr(importlib.import_module(module), name), cmd_name)
         return super().get_command(ctx, cmd_name)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the names and summaries of all commands."""
+        names = self.list_commands(ctx)
+        width = formatter.width - 6 - max(map(len, names), default=0)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._summary(name, width)) for name in names])
+
+    def _summary(self, name: str, width: int) -> str:
+        """Return the first sentence of the help of a command, shortened to `width`."""
+        command = self.commands.get(name) or click.Command(
+            name, help=_docstring(*self._verbs[name].split(":"))
+        )
+        return command.get_short_help_str(width)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -60,6 +77,19 @@ class RootCommand(CommandGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             ctx.exit(Exit.INTERRUPTED)
+
+
+def _docstring(module: str, function: str) -> str | None:
+    """Return the docstring of a function of a module that may not be imported."""
+    import ast  # noqa: PLC0415 - for the help only.
+
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    with Path(spec.origin).open("rb") as source:
+        body = ast.parse(source.read()).body
+    found = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == function)
+    return ast.get_docstring(next(found))
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:

@@ -18,13 +18,12 @@ from millstream.errors import (
 from millstream.records.batch import Bytes, split
 from millstream.records.topic_partition import TopicPartition
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, join
-from millstream.storage.files.names import TOPICS_DIRECTORY, is_topic, parse_partition
+from millstream.storage.files.names import TOPICS_DIRECTORY, LogName, is_topic, parse_partition
 from millstream.storage.files.partition_metadata import read_partition_metadata
 from millstream.storage.inspect.catalog import check_directory, log_directory
 from millstream.storage.inspect.readonly_log import ReadOnlyLog
 from millstream.storage.inspect.transaction_outcomes import StableOffsetTracker, TransactionOutcomes
 from millstream.storage.segment.log_state import LogState, committed_size
-from millstream.storage.store import LogName
 
 CHUNK_BYTES = 16 * 1024 * 1024
 """Approximate size of a read: enough to be worth a call, and little beside a task's memory."""

@@ -16,10 +16,14 @@ TOPIC_NAME_MAX = 249
 
 PARTITION_MAX = 2**31 - 1
 
+STORE_KIND = "millstream-store"
+STORE_VERSION = 1
+
 TOPICS_DIRECTORY = "topics"
 TRASH_DIRECTORY = "trash"
 STATE_DIRECTORY = "__state"
 """A separate store beside the topics: the state of groups and transactions."""
+METADATA_FILE = "meta.db"
 LOCK_FILE = "lock"
 NODE_FILE = "node.json"
 CLOCK_FILE = "clock.json"
@@ -39,6 +43,16 @@ SEGMENT_SUFFIXES = ("seal", "index", "keys", "log")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEGMENT = re.compile(r"([0-9]{20})(?:\.([1-9][0-9]{0,17}))?\.(log|index|seal|keys)")
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+class LogName(NamedTuple):
+    """Name of a log: topic and partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
 
 
 def check_topic(name: str) -> str:

@@ -32,6 +32,7 @@ from millstream.storage.files.names import (
     STATE_DIRECTORY,
     TEMPORARY_SUFFIX,
     TOPICS_DIRECTORY,
+    LogName,
     SegmentId,
     is_topic,
     parse_partition,
@@ -51,7 +52,6 @@ from millstream.storage.recovery.generations import (
 )
 from millstream.storage.segment.scan import SegmentScan, scan
 from millstream.storage.segment.truncation import is_truncated
-from millstream.storage.store import LogName
 
 UNSEALED_MAX = 2
 """Rule of the writer: a third segment is not started before the first is sealed."""

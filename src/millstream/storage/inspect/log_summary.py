@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from millstream.storage.files.index import NO_TIME
+from millstream.storage.files.names import LogName
 from millstream.storage.retention.size_caps import record_count
 from millstream.storage.segment.log_state import DeletedOffsets
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment, Segment
-from millstream.storage.store import LogName, Store
+from millstream.storage.store import Store
 
 
 class SegmentSummary(NamedTuple):

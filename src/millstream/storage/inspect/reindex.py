@@ -21,7 +21,13 @@ from millstream.errors import CorruptFile, StorageFailed
 from millstream.storage.disk.file_cache import FileCache, map_file
 from millstream.storage.disk.filesystem import Filesystem, join
 from millstream.storage.files.document import read_document, replace_file
-from millstream.storage.files.names import LOCK_FILE, NODE_FILE, segment_file
+from millstream.storage.files.names import (
+    LOCK_FILE,
+    NODE_FILE,
+    STORE_KIND,
+    STORE_VERSION,
+    segment_file,
+)
 from millstream.storage.inspect.catalog import (
     Finding,
     FindingKind,
@@ -38,7 +44,6 @@ from millstream.storage.inspect.verify_store import VerifyProgress
 from millstream.storage.segment.keys.builder import build_key_index
 from millstream.storage.segment.scan import SegmentScan, scan
 from millstream.storage.segment.segment import LogDirectory, write_index, write_seal
-from millstream.storage.store import STORE_KIND, STORE_VERSION
 
 
 @dataclass(frozen=True, slots=True)

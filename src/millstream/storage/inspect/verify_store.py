@@ -34,6 +34,8 @@ from millstream.storage.files.document import read_document
 from millstream.storage.files.names import (
     CLOCK_FILE,
     NODE_FILE,
+    STORE_KIND,
+    STORE_VERSION,
     TEMPORARY_SUFFIX,
     TOPICS_DIRECTORY,
     SegmentId,
@@ -56,7 +58,6 @@ from millstream.storage.inspect.catalog import (
 )
 from millstream.storage.inspect.verify_segment import SegmentResult, verify_segment
 from millstream.storage.retention.retention_clock import read_retention_clock
-from millstream.storage.store import STORE_KIND, STORE_VERSION
 
 VerifyProgress = Callable[[int, int], None]
 """Called with the number of bytes done, and the total."""

@@ -27,6 +27,8 @@ Truncated is not lost either. `partition.json` says where a log is to end before
 removed. An interrupted truncation is finished before anything else is looked at
 (`segment/truncation.py`).
 
+The end of a log whose last segment is sealed is checked, not scanned (`last_batches.py`).
+
 Bytes that are valid but not proved to be durable may be in the page cache only, after a failed sync
 even marked as clean. They are written again and synced before any reader sees them.
 """
@@ -58,6 +60,7 @@ from millstream.storage.files.partition_metadata import (
 from millstream.storage.files.seal import Seal
 from millstream.storage.recovery.generations import choose_generations
 from millstream.storage.recovery.inventory import LogInventory, ScannedSegment
+from millstream.storage.recovery.last_batches import check_last_batches
 from millstream.storage.recovery.orphans import Orphans
 from millstream.storage.segment.damage import ANY_TIME, BatchPosition, scan_past_damage
 from millstream.storage.segment.segment import (
@@ -149,6 +152,7 @@ class _LogRecovery:
             self._check_start(unsealed)
         if not self._result.offline:
             self._finish(unsealed)
+            self._check_end()
         self._result.actions += self._inventory.actions
         self._result.scanned_bytes = self._inventory.scanned_bytes
         return self._result
@@ -450,6 +454,15 @@ class _LogRecovery:
             )
             self._lose_end(missing, UNKNOWN_END)
             self._keep_readable(unsealed)
+
+    def _check_end(self) -> None:
+        """Report damage at the end of a log that nobody has scanned, because its seal is there."""
+        if self._result.growing or not self._result.sealed:
+            return
+        last = self._result.sealed[-1]
+        if self._inventory.size(self._live[last.base_offset]) == last.size:  # Else it is reported.
+            damage = check_last_batches(last)
+            self._result.damage += [damage] if damage else []
 
     def _ends_early(self, unsealed: list[ScannedSegment]) -> bool:
         """Return whether the last segment ends before the start offset of the log."""

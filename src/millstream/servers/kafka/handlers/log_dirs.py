@@ -15,8 +15,8 @@ from millstream.protocols.kafka.messages.log_dirs import (
     DescribeLogDirsResponseTopic,
 )
 from millstream.servers.kafka.request_context import RequestContext
+from millstream.storage.files.names import LogName
 from millstream.storage.inspect.log_summary import summarize_log
-from millstream.storage.store import LogName
 
 UNKNOWN_BYTES = -1
 

@@ -20,8 +20,9 @@ from millstream.servers.http.routing.bodies import read_query
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
+from millstream.storage.files.names import LogName
 from millstream.storage.inspect.log_summary import LogSummary, SegmentSummary, summarize_log
-from millstream.storage.store import LogName, Store
+from millstream.storage.store import Store
 
 SEGMENTS_PER_TURN = 1_000
 """Segments and partitions that are processed in one turn of the event loop: about a millisecond."""
