@@ -175,10 +175,12 @@ def _filter_control(batch: LocatedBatch, view: memoryview, rules: FilterRules) -
     if rules.aborted is None or batch.header.base_offset in rules.producers:
         return None
     try:
-        is_commit = read_marker(view).is_commit
+        marker = read_marker(view)
     except CorruptBatch:
         return None
-    return _Change(batch.start, batch.end, None, 1) if is_commit else None
+    if marker is None or not marker.is_commit:
+        return None
+    return _Change(batch.start, batch.end, None, 1)
 
 
 def _empty(batch: LocatedBatch, rules: FilterRules) -> _Change | None:
