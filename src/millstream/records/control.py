@@ -32,6 +32,10 @@ _VERSION = 0
 _ABORT = 0
 _COMMIT = 1
 
+DELETION_TYPE = 0x4D00
+"""Types of our own, for the decisions of a log's leader. Kafka has types 0 to 6."""
+CLEANING_TYPE = 0x4D01
+
 _BODY_SIZE_MAX = 128 * 1024
 """More than the longest pattern of a deletion, which is the largest value of a control record;
 keeps a compressed one from becoming an allocation.

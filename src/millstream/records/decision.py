@@ -37,11 +37,13 @@ from typing import TypeAlias
 
 from millstream.errors import CorruptBatch
 from millstream.records.batch import Bytes
-from millstream.records.control import build_control_batch, read_control_batch
+from millstream.records.control import (
+    CLEANING_TYPE,
+    DELETION_TYPE,
+    build_control_batch,
+    read_control_batch,
+)
 from millstream.records.filter.keys.matcher import KeyMatch
-
-DELETION_TYPE = 0x4D00
-CLEANING_TYPE = 0x4D01
 
 _VERSION = 0
 _DELETION = struct.Struct(">hbqi")

@@ -294,6 +294,15 @@ def transactional_batches(
         position, offset = window.skip(position + header.size, header.next_offset)
 
 
+def control_batches(
+    segment: Segment, *, start: int, limit: int
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Iterate over the control batches from `start` on that are of no transaction, checked."""
+    for window, position, header in _headers(segment, start=start, limit=limit):
+        if header.is_control and not header.is_transactional:
+            yield header, window.checked(position, header)
+
+
 def check_transactional(segment: Segment, *, start: int, limit: int) -> None:
     """Raise `DamagedRecords` if a batch of a transaction, from `start` on, is damaged."""
     for window, position, header in _headers(segment, start=start, limit=limit):
