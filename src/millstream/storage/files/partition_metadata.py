@@ -306,6 +306,18 @@ class PartitionMetadata:
             decisions=None if self.decisions is None else self.decisions.ending_at(end_offset),
         )
 
+    def with_unclean(self, offset: int) -> PartitionMetadata:
+        """Return a copy for a log that got other segments from `offset` on, less clean perhaps."""
+        decisions = self.decisions
+        if decisions is not None:
+            decisions = replace(
+                decisions,
+                offset=min(decisions.offset, offset),
+                tombstones_cleaned=min(decisions.tombstones_cleaned, offset),
+            )
+        cleaned_offset = min(self.cleaned_offset, offset)
+        return replace(self, cleaned_offset=cleaned_offset, decisions=decisions)
+
     def truncated_to(self, end_offset: int) -> PartitionMetadata:
         """Return a copy for a log that was truncated to `end_offset`.
 

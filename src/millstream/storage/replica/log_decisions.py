@@ -61,9 +61,10 @@ from millstream.storage.disk.errors import transient_error
 from millstream.storage.files.partition_metadata import (
     AppliedDecisions,
     CleaningMark,
+    DeletionRule,
     PartitionMetadata,
 )
-from millstream.storage.retention.key_deletions import KeyDeletions
+from millstream.storage.retention.key_deletions import KeyDeletions, with_deletion
 from millstream.storage.segment.log_context import LogContext
 from millstream.storage.segment.reader import control_batches
 from millstream.storage.segment.segment import Segment
@@ -123,6 +124,17 @@ def _add(found: list[FoundDecision], header: BatchHeader, batch: Bytes) -> None:
         return
     if decision is not None:
         found.append(FoundDecision(header.base_offset, decision))
+
+
+def with_deletions(
+    partition: PartitionMetadata, found: Sequence[FoundDecision], now_ms: int
+) -> PartitionMetadata:
+    """Return metadata with the rules of deletions in the log."""
+    for offset, decision in found:
+        if isinstance(decision, DeletionDecision):
+            before = offset if decision.before is None else min(decision.before, offset)
+            partition = with_deletion(partition, DeletionRule(decision.match, before, now_ms))
+    return partition
 
 
 class LogDecisions:

@@ -109,6 +109,7 @@ class LogReplication:
             segments=segments,
             commit=commit,
             cleaner=cleaner,
+            decisions=decisions,
             now_ms=now_ms,
             go_offline=go_offline,
             on_repair=on_repair,

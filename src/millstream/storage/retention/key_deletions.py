@@ -149,7 +149,7 @@ class KeyDeletions:
         if before is not None and before > snapshot.committed.offset:
             raise OffsetOutOfRange(before, start=snapshot.start, end=snapshot.committed.offset)
         rule = DeletionRule(match, before or snapshot.committed.offset, self._now_ms())
-        self._check_limits(_with_deletion(context.metadata_file.partition, rule))
+        self._check_limits(with_deletion(context.metadata_file.partition, rule))
 
     async def apply(self, match: KeyMatch, before: int, *, decided_offset: int = 0) -> int:
         """Hide the matching records, as `delete` does. Only in the exclusive section of the log.
@@ -159,7 +159,7 @@ class KeyDeletions:
         context = self._context
         snapshot = context.state.snapshot
         deletion = DeletionRule(match, before, self._now_ms())
-        partition = _with_deletion(context.metadata_file.partition, deletion)
+        partition = with_deletion(context.metadata_file.partition, deletion)
         if (applied := partition.decisions) is not None:
             offset = max(applied.offset, decided_offset)
             partition = replace(partition, decisions=replace(applied, offset=offset))
@@ -223,7 +223,7 @@ class KeyDeletions:
             self._roll()
 
 
-def _with_deletion(partition: PartitionMetadata, deletion: DeletionRule) -> PartitionMetadata:
+def with_deletion(partition: PartitionMetadata, deletion: DeletionRule) -> PartitionMetadata:
     """Return `partition` with one more rule. It replaces a rule with the same match.
 
     It keeps the age of that rule, whose records have been pending since then.
