@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.partition.partition import Partition
-from millstream.errors import NotEnoughReplicas, NotLeader
+from millstream.errors import InvalidConfig, NotEnoughReplicas, NotLeader
 from millstream.records.build import build_batch
 from millstream.records.record import Record
 from millstream.storage.append.pending_append import Appended
@@ -125,6 +125,16 @@ async def test_a_replica_that_was_down_applies_what_was_deleted_meanwhile(tmp_pa
         await cluster.start_node(absent)
         await until_caught_up(cluster, "t")
         assert values_of(cluster.partition(absent, "t")) == ["2"]
+
+
+@in_loop
+async def test_a_cluster_refuses_ephemeral_topics(tmp_path: Path):
+    async with local_cluster(tmp_path, 1) as cluster:
+        with pytest.raises(InvalidConfig, match="a cluster has no ephemeral topics"):
+            await cluster.nodes[1].broker.topics.create(
+                "t", partitions=1, configs={"millstream.durability": "ephemeral"}
+            )
+        assert cluster.nodes[1].broker.topics.find("t") is None
 
 
 @in_loop

@@ -478,7 +478,8 @@ class Partition:
         """
         if self._replica is not None:
             self._replica.check_append(is_all=True)
-            await self.settle(before)
+            if before is not None:
+                await self.settle(before)
         return await self._usable().log.delete_keys(key=key, prefix=prefix, before=before)
 
     async def _save_before_removal(self) -> None:

@@ -179,7 +179,6 @@ class FetchServer:
         if leader.is_handing_over:
             replica.on_due(replica)
         log = replica.partition.log
-        replica.note_cleaned(node_id, item.cleaned_offset)
         if decision.kind is FetchKind.DIVERGING:
             return PeerFetchResponsePartition(
                 topic_id=key.topic_id,
@@ -194,6 +193,7 @@ class FetchServer:
             # Its files are from before tombstones that are gone by now: it has to copy everything.
             self._context.counters.refusals["outdated"] += 1
             return _refused(key, PeerErrorCode.OFFSET_OUT_OF_RANGE, log)
+        replica.note_cleaned(node_id, item.cleaned_offset)
         result = PeerFetchResponsePartition(
             topic_id=key.topic_id,
             index=key.partition,

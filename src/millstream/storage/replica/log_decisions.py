@@ -238,7 +238,10 @@ class LogDecisions:
     @property
     def cleaned_elsewhere(self) -> int:
         """Offset up to which all other replicas have compacted the log."""
-        return OFFSET_INFINITY if self.hooks is None else self.hooks.cleaned_offset()
+        if self.hooks is not None:
+            return self.hooks.cleaned_offset()
+        is_alone = self._context.state.visible_limit is None
+        return OFFSET_INFINITY if is_alone else 0  # Nothing is known of others.
 
     def check_deletion(self, decision: DeletionDecision) -> None:
         """Raise if a deletion cannot be decided now."""
