@@ -104,6 +104,14 @@ class LocalCluster:
             lambda: all(self.leader_of(topic, index) is not None for index in range(partitions))
         )
 
+    async def create_compacted(self, topic: str, configs: dict[str, str] | None = None) -> None:
+        """Create a compacted topic, which nothing but a test compacts."""
+        node = next(iter(self.nodes.values()))
+        await node.broker.topics.create(
+            topic, partitions=1, configs={"cleanup.policy": "compact"} | (configs or {})
+        )
+        await until(lambda: self.leader_of(topic) is not None)
+
     # Faults.
 
     def isolate(self, node_id: int) -> None:

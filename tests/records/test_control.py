@@ -110,23 +110,31 @@ def test_a_packed_marker_is_read_too() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (control(COMMIT, EPOCH, is_control=False), "must be a control batch of 1 record"),
-        (control(COMMIT, EPOCH, count=2), "got 2 records"),
-        (control(None, EPOCH), "marker key must have at least 4 bytes, got None"),
-        (control(COMMIT[:-1], EPOCH), "marker key must have at least 4 bytes"),
-        (control(COMMIT, None), "marker value must have at least 6 bytes, got None"),
-        (control(COMMIT, EPOCH[:-1]), "marker value must have at least 6 bytes"),
-        (control(struct.pack(">hh", 0, 2), EPOCH), "marker type must be 0 or 1, got 2"),
-        (control(struct.pack(">hh", -1, 1), EPOCH), "marker key version must be 0 or more, got -1"),
+        (control(COMMIT, EPOCH, is_control=False), "must have the control bit and a record"),
+        (control(COMMIT, EPOCH, count=2), "must have 1 record, got 2"),
+        (control(None, EPOCH), "control key must have at least 4 bytes, got None"),
+        (control(COMMIT[:-1], EPOCH), "control key must have at least 4 bytes"),
+        (control(COMMIT, None), "control value must have at least 6 bytes, got None"),
+        (control(COMMIT, EPOCH[:-1]), "control value must have at least 6 bytes"),
+        (
+            control(struct.pack(">hh", -1, 1), EPOCH),
+            "control key version must be 0 or more, got -1",
+        ),
         (
             control(COMMIT, struct.pack(">hi", -1, 9)),
-            "marker value version must be 0 or more, got -1",
+            "control value version must be 0 or more, got -1",
         ),
     ],
 )
 def test_what_is_no_marker_is_refused(batch: bytes, message: str) -> None:
     with pytest.raises(CorruptBatch, match=message):
         read_marker(batch)
+
+
+@pytest.mark.parametrize("kind", [2, 6, 0x4D00, -1])
+def test_a_control_batch_of_another_type_is_no_marker_and_no_damage(kind: int) -> None:
+    assert read_marker(control(struct.pack(">hh", 0, kind), EPOCH)) is None
+    assert read_marker(control(struct.pack(">hh", 0, kind), None, count=2)) is None
 
 
 def test_a_packed_marker_cannot_become_an_allocation() -> None:

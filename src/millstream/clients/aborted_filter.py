@@ -48,10 +48,11 @@ class AbortedFilter:
                 known.sort()
 
     def is_filtered(self, header: BatchHeader) -> bool:
-        """Return whether the batch is a marker or part of an aborted transaction."""
+        """Return whether the batch is a control batch or part of an aborted transaction."""
         attributes = header.attributes
         if attributes & CONTROL_BIT:
-            self._end(header.producer_id, header.base_offset)
+            if attributes & TRANSACTIONAL_BIT:  # Control batches of other types end nothing.
+                self._end(header.producer_id, header.base_offset)
             return True
         if not attributes & TRANSACTIONAL_BIT:
             return False

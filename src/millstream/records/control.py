@@ -1,4 +1,4 @@
-"""Control batches: the markers that end a transaction, in Kafka's format.
+"""Control batches in Kafka's format: the markers that end a transaction, and others.
 
 A marker is a batch of one record, with the id of the producer whose transaction it ends and
 without a sequence number. It takes an offset like any other record, and applications never see it.
@@ -10,7 +10,8 @@ without a sequence number. It takes an offset like any other record, and applica
     +---------+------+                 +---------+-------------------+
                0 abort, 1 commit
 
-Big-endian. A later version may append fields, which are ignored.
+Big-endian. A later version may append fields, which are ignored. Control batches of other types
+(`decision.py` has ours) are no markers: they end no transaction, and readers pass over them.
 """
 
 from __future__ import annotations
@@ -31,8 +32,14 @@ _VERSION = 0
 _ABORT = 0
 _COMMIT = 1
 
-_BODY_SIZE_MAX = 64 * 1024
-"""Hundreds of times the size of a marker; keeps a compressed one from becoming an allocation."""
+DELETION_TYPE = 0x4D00
+"""Types of our own, for the decisions of a log's leader. Kafka has types 0 to 6."""
+CLEANING_TYPE = 0x4D01
+
+_BODY_SIZE_MAX = 128 * 1024
+"""More than the longest pattern of a deletion, which is the largest value of a control record;
+keeps a compressed one from becoming an allocation.
+"""
 
 
 class Marker(NamedTuple):
@@ -61,27 +68,47 @@ def build_marker(
     )
 
 
-def read_marker(batch: Bytes) -> Marker:
-    """Decode a control batch; raise `CorruptBatch` if it is not a transaction marker."""
+def build_control_batch(kind: int, value: bytes, *, now_ms: int) -> bytes:
+    """Return a control batch of another type, which belongs to no transaction."""
+    record = Record(key=_KEY.pack(_VERSION, kind), value=value, timestamp_ms=now_ms)
+    return build_batch([record], now_ms=now_ms, is_control=True)
+
+
+def read_marker(batch: Bytes) -> Marker | None:
+    """Decode a control batch; return `None` if it is not a transaction marker.
+
+    Raises `CorruptBatch` if it is neither a marker nor of another type.
+    """
+    kind, value = read_control_batch(batch)
+    if kind not in (_ABORT, _COMMIT):
+        return None
+    _, coordinator_epoch = _decode(_VALUE, "value", value)
+    return Marker(kind == _COMMIT, coordinator_epoch)
+
+
+def read_control_batch(batch: Bytes) -> tuple[int, bytes | None]:
+    """Return the type of a control batch, and the value of its record.
+
+    Other types may have several records; then the value is that of the first.
+    """
     header = decode_header(batch)
-    if not header.is_control or header.record_count != 1:
+    records = read_records(batch, size_max=_BODY_SIZE_MAX) if header.is_control else []
+    if not records:
         raise CorruptBatch(
-            "a transaction marker must be a control batch of 1 record, got"
+            "a control batch must have the control bit and a record, got"
             f" {header.record_count} records and attributes {header.attributes:#x}"
         )
-    [record] = read_records(batch, size_max=_BODY_SIZE_MAX)
-    _, kind = _decode(_KEY, "key", record.key)
-    if kind not in (_ABORT, _COMMIT):
-        raise CorruptBatch(f"marker type must be {_ABORT} or {_COMMIT}, got {kind}")
-    _, coordinator_epoch = _decode(_VALUE, "value", record.value)
-    return Marker(kind == _COMMIT, coordinator_epoch)
+    _, kind = _decode(_KEY, "key", records[0].key)
+    if kind in (_ABORT, _COMMIT) and len(records) != 1:
+        raise CorruptBatch(f"a transaction marker must have 1 record, got {len(records)}")
+    return kind, records[0].value
 
 
 def _decode(layout: struct.Struct, field: str, data: bytes | None) -> tuple[int, int]:
     """Decode the version and one number. Later versions only append fields."""
     if data is None or len(data) < layout.size:
-        raise CorruptBatch(f"marker {field} must have at least {layout.size} bytes, got {data!r}")
+        raise CorruptBatch(f"control {field} must have at least {layout.size} bytes, got {data!r}")
     version, number = layout.unpack_from(data)
     if version < _VERSION:
-        raise CorruptBatch(f"marker {field} version must be {_VERSION} or more, got {version}")
+        raise CorruptBatch(f"control {field} version must be {_VERSION} or more, got {version}")
     return version, number

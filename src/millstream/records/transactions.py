@@ -32,7 +32,7 @@ class OpenTransactions:
 
     def add(self, header: BatchHeader) -> int | None:
         """Process the next batch; return the first offset of the transaction that it ends."""
-        if header.is_control:
+        if header.is_control and header.is_transactional:  # Others end nothing.
             return self._firsts.pop(header.producer_id, None)
         if header.is_transactional:
             self._firsts.setdefault(header.producer_id, header.base_offset)
@@ -49,12 +49,17 @@ class OpenTransactions:
 
 
 def transactional_batches(data: Bytes) -> Iterator[tuple[BatchHeader, Marker | None]]:
-    """Yield the transactional batches and the markers in `data`, which must be complete batches."""
+    """Yield the transactional batches and the markers in `data`, which must be complete batches.
+
+    Control batches of other types are left out.
+    """
     view, position = memoryview(data), 0
     while position < len(view):
         length, attributes = _LENGTH_AND_ATTRIBUTES.unpack_from(view, position)
         end = position + length + LENGTH_END
         if attributes & _OF_TRANSACTIONS:
             header = decode_header(view, position)
-            yield header, read_marker(view[position:end]) if header.is_control else None
+            marker = read_marker(view[position:end]) if header.is_control else None
+            if marker is not None or not header.is_control:
+                yield header, marker
         position = end

@@ -53,6 +53,7 @@ from millstream.records.batch import BatchHeader, Bytes, split
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.cursor import CursorPosition, decode_cursor, encode_cursor
+from millstream.records.decision import DeletionDecision
 from millstream.records.iterate import read_all
 from millstream.records.record import RECREATED, RETENTION, Gap, Record, StoredRecord
 from millstream.storage.append.active_segments import ActiveSegments
@@ -74,6 +75,7 @@ from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.io_throttle import IoThrottle
 from millstream.storage.files.partition_metadata import AgeMark, PartitionMetadata
 from millstream.storage.recovery.log_recovery import RecoveredLog
+from millstream.storage.replica.log_decisions import LogDecisions, find_decisions
 from millstream.storage.replica.log_replication import LogReplication
 from millstream.storage.retention.eviction import Eviction, next_age_mark, plan_eviction
 from millstream.storage.retention.key_deletions import (
@@ -212,6 +214,14 @@ class Log:
             monotonic=clock.monotonic,
             retire=self._segments.retire,
         )
+        found = []
+        if partition.decisions is not None:
+            found = find_decisions(
+                recovered.segments,
+                start=max(partition.decisions.offset, partition.start_offset),
+                end=end.offset,
+                name=name,
+            )
         self.replication = LogReplication(
             context,
             queue=self._queue,
@@ -219,6 +229,15 @@ class Log:
             commit=self._commit,
             log_start=self._start,
             cleaner=self._cleaner,
+            decisions=LogDecisions(
+                context,
+                found=found,
+                queue=self._queue,
+                deletions=self._deletions,
+                now_ms=self._retention_now_ms,
+                wall_ms=clock.wall_ms,
+                config=lambda: self.config,
+            ),
             now_ms=self._retention_now_ms,
             monotonic=clock.monotonic,
             go_offline=self._go_offline,
@@ -565,6 +584,8 @@ class Log:
         """
         self._has_begun_retention = True
         is_writable = self.offline is None
+        if is_writable:
+            await self.replication.decisions.settle()
         await self._start.begin_caps(caps_of(self.config), is_writable=is_writable)
 
     def next_age_mark(self) -> AgeMark | None:
@@ -597,14 +618,19 @@ class Log:
         """Delete all records with this key, or whose key has this prefix; return how many.
 
         Only records before the offset `before`, or all that were admitted when this was called.
-        Durable and invisible when this returns; the bytes are reclaimed later, and slices that were
-        read stay valid. The key may be appended again at once. `Unavailable` means that too many
-        deletions are not reclaimed yet. After `StorageFailed` or `DiskFull` it is not known whether
-        the records are deleted, until the log is opened again or they are deleted once more.
+        Durable and invisible when this returns, and decided for all replicas if there are any; the
+        bytes are reclaimed later, and slices that were read stay valid. The key may be appended
+        again at once. `Unavailable` means that too many deletions are not reclaimed yet. After
+        `StorageFailed` or `DiskFull` it is not known whether the records are deleted, until the log
+        is opened again or they are deleted once more.
         """
         match = match_for(key=key, prefix=prefix)
         self._check_writable()
         self.replication.check_leads()
+        if (decisions := self.replication.decisions).applied is not None:
+            decision = DeletionDecision(match, before)
+            decisions.check_deletion(decision)
+            return await decisions.decide(decision)
         queue = self._queue
         admitted = queue.next_offset
         if before is None:
@@ -633,10 +659,17 @@ class Log:
         seed: int,
         is_forced: bool = False,
     ) -> CleanerResult | None:
-        """Compact, reclaim and merge segments if that is worth it; see `LogCleaner.clean`."""
-        if self.replication.is_replica:
-            return None
-        if self._start.is_capped and self.start_offset > self.partition.start_offset:
+        """Compact, reclaim and merge segments if that is worth it; see `LogCleaner.clean`.
+
+        In a cluster the leader decides first what is compacted, and every replica does that.
+        """
+        is_replica, decisions = self.replication.is_replica, self.replication.decisions
+        if decisions.applied is not None:
+            await decisions.settle()
+            if not is_replica and self.config.is_compacted:
+                await self._decide_cleaning(is_forced=is_forced)
+        is_capped = self._start.is_capped and not is_replica
+        if is_capped and self.start_offset > self.partition.start_offset:
             if self.config.durability is not Durability.EPHEMERAL:
                 await self.flush(until=self.end_offset)
             await self._start.store_start()
@@ -647,7 +680,22 @@ class Log:
             memory_bytes_max=memory_bytes_max,
             seed=seed,
             is_forced=is_forced,
+            is_replica=is_replica,
         )
+
+    async def _decide_cleaning(self, *, is_forced: bool) -> None:
+        decisions = self.replication.decisions
+        decision = self._cleaner.next_decision(
+            self.config, cleaned_elsewhere=decisions.cleaned_elsewhere, is_forced=is_forced
+        )
+        if decision is None:
+            return
+        try:
+            decisions.check()
+        except MillstreamError as error:  # The next run tries again.
+            logger.debug("%s: nothing is decided about cleaning: %s", self.name, error)
+            return
+        await decisions.decide(decision)
 
     async def reconfigure(self, config: LogConfig) -> None:
         """Use other settings from now on; admitted batches may still use the old ones.
@@ -919,6 +967,7 @@ class Log:
         self._segments.flush()
 
     def _rewind(self, offset: int) -> None:
+        self.replication.decisions.truncate(offset)
         if self.on_rewind is not None:
             self.on_rewind(offset)
 
@@ -975,11 +1024,18 @@ class Log:
         unsealed = await self._release()
         if self.offline or self.config.durability is Durability.EPHEMERAL:
             return
+        await self._store_decided_offset()
         try:
             await self._segments.seal_remaining(unsealed)
         except (OSError, SegmentSyncFailed) as error:
             self._go_offline(error)
             raise StorageFailed(f"{self.name} was not closed cleanly: {error}") from error
+
+    async def _store_decided_offset(self) -> None:
+        try:
+            await self.replication.decisions.store_offset(is_closing=True)
+        except MillstreamError as error:  # It only saves work when the log is opened.
+            logger.debug("%s: %s", self.name, error)
 
     async def discard(self) -> None:
         """Close the log without a commit or a seal, because its files are about to be removed.

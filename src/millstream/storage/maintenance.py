@@ -29,6 +29,7 @@ from millstream.storage.compaction.cleaner import CleanerResult
 from millstream.storage.compaction.plan import (
     RECLAIM_MS_MAX,
     RECLAIM_RATIO_MIN,
+    is_carried_out,
     plan_compaction,
     rewritable_segments,
 )
@@ -256,15 +257,17 @@ class Maintenance:
 
     def _may_need_cleaning(self, name: LogName, *, is_forced: bool) -> bool:
         """Whether a log may have something to clean, so that opening it for that is worthwhile."""
-        if (view := self._view(name)) is None or view.is_replica:
+        if (view := self._view(name)) is None:
             return False
+        if not is_carried_out(view.partition):
+            return True
         is_deleted = view.start > view.partition.eviction_floor
         is_cut = is_deleted and any(
             s.base_offset < view.start < s.next_offset for s in view.segments
         )
         if is_forced or is_cut or view.partition.deletions:
             return True
-        if not view.config.is_compacted:
+        if not view.config.is_compacted or view.is_replica:
             return False
         if view.is_open:
             return True
@@ -299,6 +302,8 @@ class Maintenance:
     def _has_masked_growing(self, log: Log, *, is_forced: bool) -> bool:
         """Whether enough was deleted by key from the growing segment to seal it."""
         last = log.segments[-1] if log.segments else None
+        if log.replication.is_replica:
+            return False  # Its leader decides where segments end.
         if not isinstance(last, GrowingSegment) or last.base_offset not in log.masks:
             return False
         return (

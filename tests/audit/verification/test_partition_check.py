@@ -248,7 +248,7 @@ def test_the_next_transaction_of_a_producer_is_another_one(tmp_path, file) -> No
 def test_a_marker_in_the_place_of_a_record_is_told(tmp_path, file) -> None:
     note(file, 0, A)
     report = check(tmp_path, file, [marker(0, 7, is_commit=True)], OPEN)
-    assert report.discrepancies[0].why == "a transaction marker is at its offset"
+    assert report.discrepancies[0].why == "a control batch is at its offset"
 
 
 def test_records_of_a_topic_that_was_made_anew_are_not_missed(tmp_path, file) -> None:

@@ -1,6 +1,6 @@
 // One scenario with KafkaJS: `node scenario.js NAME BOOTSTRAP UNIQUE` prints what it saw as JSON.
 // The tests in ../test_kafkajs.py say what that has to be, and for `read`, which takes more
-// arguments, those in ../test_life.py.
+// arguments, those in ../test_life.py; for `control`, those in ../test_control_batches.py.
 'use strict'
 
 const { Kafka, CompressionTypes, logLevel } = require('kafkajs')
@@ -251,6 +251,27 @@ const scenarios = {
       seen.isListedAfter = (await admin.listTopics()).includes(unique)
       return seen
     })
+  },
+
+  // Reads a topic to its end, of which the last batch is one of control, and commits that.
+  async control () {
+    const [topic, count, end] = more
+    const consumer = kafka.consumer(group)
+    const values = []
+    let offset = null
+    await consumer.connect()
+    await consumer.subscribe({ topic, fromBeginning: true })
+    await consumer.run({
+      autoCommit: false,
+      eachBatchAutoResolve: true,
+      eachBatch: async ({ batch }) => {
+        values.push(...batch.messages.map(message => message.value.toString()))
+        offset = String(BigInt(batch.lastOffset()) + 1n)
+      },
+    })
+    await until(() => values.length >= Number(count) && offset === end)
+    await consumer.disconnect()
+    return { values, offset }
   },
 }
 

@@ -95,7 +95,7 @@ class PartitionCheck:
         self._facts_are_current = False
         self._report_missing_before(header.base_offset)
         self._next_offset = header.next_offset
-        if header.is_control:
+        if header.is_control and header.is_transactional:  # Others end no transaction.
             self._end_transaction(header.producer_id, batch)
         is_due = self._next_ack is not None and self._next_ack.offset < header.next_offset
         if not is_due and not self._superseded.has_missing:
@@ -127,7 +127,7 @@ class PartitionCheck:
             elif record is None:
                 self._record_missing(ack, "its batch no longer contains it")
             elif batch.header.is_control:
-                self._record_different(ack, "a transaction marker is at its offset")
+                self._record_different(ack, "a control batch is at its offset")
             elif differences := _differences(ack, record):
                 self._record_different(
                     ack, f"the record at its offset has another {' and '.join(differences)}"
@@ -152,15 +152,18 @@ class PartitionCheck:
 
     def _end_transaction(self, producer_id: int, batch: IntactBatch) -> None:
         """Decide about the records of a transaction by the marker that ends it."""
-        ended = self._open.pop(producer_id, None)
-        if ended is None:
+        if producer_id not in self._open:
             return
         try:
-            is_commit = read_marker(batch.data).is_commit
+            marker = read_marker(batch.data)
+            if marker is None:  # A control batch of another type.
+                return
+            is_commit = marker.is_commit
         except CorruptBatch as error:
             what = f"offset {batch.header.base_offset}: {error}"
             self._report.add_finding(Finding(str(self._partition), None, what))
             is_commit = True
+        ended = self._open.pop(producer_id)
         if is_commit:
             self._count(AckOutcome.FOUND, ended.count + ended.committed)
             return

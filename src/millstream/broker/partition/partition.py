@@ -35,7 +35,6 @@ from millstream.broker.partition.replica_producers import ReplicaProducers
 from millstream.clock import Clock
 from millstream.config.schema import DAY_MS
 from millstream.errors import (
-    InvalidRequest,
     LogClosed,
     MillstreamError,
     OffsetNotAvailable,
@@ -473,14 +472,14 @@ class Partition:
 
         Exactly one of the two is required. Only records before the offset `before` are deleted, if
         it is given, and never records that are appended later. The deletion is final when this
-        returns, and no reader sees the records; their bytes are removed from the disk when the log
+        returns, and no reader of this node sees the records, nor one of another node once that has
+        caught up; their bytes are removed from the disk when the log
         is cleaned.
         """
         if self._replica is not None:
-            raise InvalidRequest(
-                f"{self}: records cannot be deleted by key in a cluster yet: after the loss of the"
-                " leader they would be there again"
-            )
+            self._replica.check_append(is_all=True)
+            if before is not None:
+                await self.settle(before)
         return await self._usable().log.delete_keys(key=key, prefix=prefix, before=before)
 
     async def _save_before_removal(self) -> None:

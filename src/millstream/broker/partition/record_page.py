@@ -168,8 +168,10 @@ def committed_batches(fetched: FetchResult) -> Iterator[tuple[BatchHeader, memor
     for part in fetched.parts:
         for header, batch in split(part):
             _note_aborted(aborted, hidden, header)
-            if header.is_control and not read_marker(batch).is_commit:
-                hidden.discard(header.producer_id)
+            if header.is_control:
+                marker = read_marker(batch)
+                if marker is not None and not marker.is_commit:
+                    hidden.discard(header.producer_id)
             is_hidden = header.is_transactional and header.producer_id in hidden
             yield header, batch, not (header.is_control or is_hidden)
 

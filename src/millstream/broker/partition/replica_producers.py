@@ -38,7 +38,9 @@ class ReplicaProducers:
                 continue
             try:
                 marker = read_marker(batch) if header.is_control else None
-            except CorruptBatch:  # A control batch of another type.
+            except CorruptBatch:  # The leader has accepted it, and knows no more about it.
+                continue
+            if header.is_control and marker is None:
                 continue
             self._waiting.append(_WaitingBatch(header, marker))
 

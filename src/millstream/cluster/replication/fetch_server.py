@@ -26,6 +26,7 @@ from millstream.protocols.peer.messages.peer_fetch import (
     PeerFetchResponsePartition,
 )
 from millstream.storage.disk.executor import Executor
+from millstream.storage.log import Log
 
 SESSION_END = -1
 NO_SESSION = 0
@@ -187,7 +188,12 @@ class FetchServer:
             )
         if decision.kind is not FetchKind.SERVE:
             self._context.counters.refusals[decision.kind.name.lower()] += 1
-            return _refused(key, CODES[decision.kind], log_start=log.start_offset)
+            return _refused(key, CODES[decision.kind], log)
+        if not log.replication.accepts_replica(item.fetch_offset, item.tombstones_removed):
+            # Its files are from before tombstones that are gone by now: it has to copy everything.
+            self._context.counters.refusals["outdated"] += 1
+            return _refused(key, PeerErrorCode.OFFSET_OUT_OF_RANGE, log)
+        replica.note_cleaned(node_id, item.cleaned_offset)
         result = PeerFetchResponsePartition(
             topic_id=key.topic_id,
             index=key.partition,
@@ -220,9 +226,7 @@ class FetchServer:
             else:
                 source = log.replication.read(item.fetch_offset, size_max=size_max)
         except OffsetOutOfRange:
-            return _refused(
-                replica.key, PeerErrorCode.OFFSET_OUT_OF_RANGE, log_start=log.start_offset
-            )
+            return _refused(replica.key, PeerErrorCode.OFFSET_OUT_OF_RANGE, log)
         except DamagedRecords as damage:
             return _refused(replica.key, peer_code_of(damage))
         except MillstreamError as error:
@@ -272,8 +276,12 @@ def _is_urgent(result: PeerFetchResponsePartition) -> bool:
 
 
 def _refused(
-    key: PartitionId, code: PeerErrorCode, *, log_start: int = -1
+    key: PartitionId, code: PeerErrorCode, log: Log | None = None
 ) -> PeerFetchResponsePartition:
     return PeerFetchResponsePartition(
-        topic_id=key.topic_id, index=key.partition, error_code=code, log_start=log_start
+        topic_id=key.topic_id,
+        index=key.partition,
+        error_code=code,
+        log_start=-1 if log is None else log.start_offset,
+        tombstones_removed=0 if log is None else log.replication.tombstones_removed,
     )

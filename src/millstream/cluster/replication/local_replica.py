@@ -43,6 +43,9 @@ given up by then."""
 ANY_LIFE = 2**63 - 1
 """As a broker epoch: whichever life of a node is meant."""
 
+ANY_OFFSET = 2**63 - 1
+"""As an end: greater than every offset."""
+
 
 class LocalReplica:
     """The replica of one partition on this node. Implements `PartitionReplica` of the broker."""
@@ -68,6 +71,8 @@ class LocalReplica:
         self._is_proposing = False
         self._may_be_copied = False
         """Whether the replica is to be copied again, once nobody counts on it."""
+        self._cleaned: dict[int, int] = {}
+        """By node: up to which offset a follower has compacted its log, in this epoch."""
 
     def __str__(self) -> str:
         return str(self.partition)
@@ -103,12 +108,14 @@ class LocalReplica:
         if refusal is None:
             return
         if refusal is AppendRefusal.NOT_ENOUGH_REPLICAS:
-            now = self._context.clock.monotonic()
-            raise NotEnoughReplicas(
-                f"{self}: {leader.in_sync_count(now)} replicas are in sync, and min.insync.replicas"
-                f" is {leader.min_insync}"
-            )
+            raise self._not_enough(leader)
         raise NotLeader(f"{self}: node {self._context.node_id} does not lead it: {refusal.value}")
+
+    def _not_enough(self, leader: LeaderReplica) -> NotEnoughReplicas:
+        count = leader.in_sync_count(self._context.clock.monotonic())
+        return NotEnoughReplicas(
+            f"{self}: {count} replicas are in sync, and min.insync.replicas is {leader.min_insync}"
+        )
 
     def _not_leader(self) -> NotLeader:
         state = self._context.state.partitions.get(self.key)
@@ -125,6 +132,28 @@ class LocalReplica:
         """Begin as a replica that shows what is known to be committed."""
         log.replication.set_high_watermark(log.replication.known_high_watermark)
         await log.replication.become_replica()
+        await log.replication.decisions.settle()
+
+    # What the log asks before it decides something: `DecisionHooks`.
+
+    def check_decision(self) -> None:
+        """Raise unless this node leads the partition and enough replicas are in sync."""
+        leader, now = self.leader, self._context.clock.monotonic()
+        if leader is None or not leader.may_answer(now):
+            raise self._not_leader()
+        if leader.refuses_append(now, acks_all=True) is AppendRefusal.NOT_ENOUGH_REPLICAS:
+            raise self._not_enough(leader)
+
+    def cleaned_offset(self) -> int:
+        """Return the offset up to which every other replica has compacted its log."""
+        leader = self.leader
+        others = () if leader is None else leader.state.replicas
+        mine = self._context.node_id
+        return min((self._cleaned.get(n, 0) for n in others if n != mine), default=ANY_OFFSET)
+
+    def note_cleaned(self, node: int, offset: int) -> None:
+        """Note up to which offset a follower has compacted its log."""
+        self._cleaned[node] = offset
 
     # Roles.
 
@@ -158,6 +187,7 @@ class LocalReplica:
         context, log = self._context, self.partition.log
         self.follower = None
         self.problem = None
+        await log.replication.decisions.settle()
         await log.replication.begin_epoch(state.leader_epoch)
         now = context.clock.monotonic()
         leader = LeaderReplica(
@@ -179,6 +209,8 @@ class LocalReplica:
                 leader.node_gone(node, ANY_LIFE)  # It left before this node led.
         self.partition.producers.lead(int(now * 1000))
         log.replication.watch(self._on_commit)
+        self._cleaned.clear()
+        log.replication.decisions.hooks = self
         self.leader = leader
         context.counters.leaders_begun += 1
         logger.info(
@@ -198,6 +230,7 @@ class LocalReplica:
         assert leader is not None
         log = self.partition.log
         log.replication.unwatch(self._on_commit)
+        log.replication.decisions.hooks = None
         self.on_leading(self, None)
         error = NotLeaderAnymore(
             f"{self}: node {self._context.node_id} stopped leading it before the batch was on"
@@ -366,6 +399,11 @@ class LocalReplica:
         before = log.replication.durable_offset
         self.partition.producers.truncate(offset)
         is_forced = offset < log.replication.known_high_watermark  # After an unclean election.
+        applied = log.replication.decisions.applied
+        if is_forced and applied is not None and offset < applied.offset:
+            # What was decided behind that offset is applied to what is left. It cannot be undone.
+            await self.restart_at(log.start_offset)
+            return
         result = await log.replication.truncate(offset, is_forced=is_forced)
         self._context.counters.truncations += 1
         logger.warning("%s: truncated from offset %d to %d", self, before, result.end_offset)
@@ -395,9 +433,12 @@ class LocalReplica:
         if state is not None and self.leader is None:
             await self._follow(state)
 
-    async def restart_at(self, offset: int) -> None:
-        """Empty the replica: its leader's log begins at `offset`, behind the end of this one."""
-        await self.partition.log.replication.restart_at(offset)
+    async def restart_at(self, offset: int, *, tombstones_copied: int = 0) -> None:
+        """Empty the replica, and copy its leader's log from `offset` on, where that begins.
+
+        `tombstones_copied` is up to where tombstones may be missing from the leader's log.
+        """
+        await self.partition.log.replication.restart_at(offset, tombstones_copied=tombstones_copied)
         await self.partition.reopen()  # Nothing is known of its producers any more.
         self._context.counters.restarts += 1
         logger.warning("%s: emptied; it begins at offset %d, as at its leader", self, offset)

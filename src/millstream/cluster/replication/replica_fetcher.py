@@ -165,6 +165,8 @@ class ReplicaFetcher:
                 last_fetched_epoch=fetch.last_epoch,
                 log_start=replica.partition.log.start_offset,
                 bytes_max=PARTITION_BYTES_MAX,
+                cleaned_offset=replica.partition.log.replication.cleaned_offset,
+                tombstones_removed=replica.partition.log.replication.tombstones_removed,
             )
             if self._known.get(key) != item:
                 named.append(item)
@@ -305,9 +307,11 @@ class ReplicaFetcher:
         replica, fetch = sent
         code = result.error_code
         self._known.pop(replica.key, None)
-        if code == PeerErrorCode.OFFSET_OUT_OF_RANGE and result.log_start > fetch.offset:
-            # The leader has deleted what comes next, on purpose: everybody knows.
-            await replica.restart_at(result.log_start)
+        # The leader has deleted what comes next, on purpose; or it has removed tombstones that come
+        # next, and this replica may have older records of their keys. Everybody knows.
+        is_behind = max(result.log_start, result.tombstones_removed) > fetch.offset
+        if code == PeerErrorCode.OFFSET_OUT_OF_RANGE and is_behind and result.log_start >= 0:
+            await replica.restart_at(result.log_start, tombstones_copied=result.tombstones_removed)
             return True
         logger.debug(
             "%s: node %d refused a fetch at offset %d: code %d",

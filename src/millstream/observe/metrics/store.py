@@ -129,6 +129,24 @@ LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
         lambda log: log.counters.deleted_records,
     ),
     counter(
+        "millstream_log_decisions_total",
+        "Deletions by key and cleanings that this node decided as the leader of the log, in a"
+        " cluster.",
+        lambda log: log.counters.decisions,
+    ),
+    counter(
+        "millstream_log_applied_decisions_total",
+        "Decisions of the leader that this node has applied: cleanings, and deletions that matched"
+        " a record.",
+        lambda log: log.counters.decisions_applied,
+    ),
+    counter(
+        "millstream_log_failed_decisions_total",
+        "Attempts to apply a decision of the leader that failed. It is tried again; until then"
+        " deleted records may be visible on this node.",
+        lambda log: log.counters.decision_failures,
+    ),
+    counter(
         "millstream_log_cleanings_total",
         "Cleaning runs that rewrote segments: compaction, merging, or reclaiming deleted records.",
         lambda log: log.counters.cleanings,

@@ -35,7 +35,7 @@ from millstream.records.batch import (
 )
 from millstream.records.body import open_body
 from millstream.records.compression import BODY_SIZE_MAX, Codec, compress
-from millstream.records.control import read_marker
+from millstream.records.control import CLEANING_TYPE, read_control_batch, read_marker
 from millstream.records.filter.remaining import RemainingRecords, remaining_records
 from millstream.records.filter.rules import AbortedOffsets, FilterRules
 from millstream.records.kernels.dispatch import KernelDispatch
@@ -171,14 +171,24 @@ def _is_empty(header: BatchHeader) -> bool:
 
 
 def _filter_control(batch: LocatedBatch, view: memoryview, rules: FilterRules) -> _Change | None:
-    """Remove a commit marker if all transactions are resolved; keep everything else."""
-    if rules.aborted is None or batch.header.base_offset in rules.producers:
+    """Remove a commit marker if all transactions are resolved, and old cleaning decisions."""
+    header = batch.header
+    if header.base_offset in rules.producers:
         return None
     try:
-        is_commit = read_marker(view).is_commit
+        if header.last_offset < rules.cleanings_before and _is_cleaning(view):
+            return _Change(batch.start, batch.end, None, 1)
+        marker = read_marker(view) if rules.aborted is not None else None
     except CorruptBatch:
         return None
-    return _Change(batch.start, batch.end, None, 1) if is_commit else None
+    if marker is None or not marker.is_commit:
+        return None
+    return _Change(batch.start, batch.end, None, 1)
+
+
+def _is_cleaning(view: memoryview) -> bool:
+    kind, _ = read_control_batch(view)
+    return kind == CLEANING_TYPE
 
 
 def _empty(batch: LocatedBatch, rules: FilterRules) -> _Change | None:

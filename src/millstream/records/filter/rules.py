@@ -37,8 +37,8 @@ class AbortedOffsets:
 class FilterRules:
     """Which records to remove. The defaults remove nothing.
 
-    `start_offset` and `deleted` apply to data only: control batches stay, except that commit
-    markers are removed if `aborted` is given.
+    `start_offset` and `deleted` apply to data only: control batches stay, except for commit markers
+    if `aborted` is given, and for old cleaning decisions.
     """
 
     start_offset: int = 0
@@ -62,6 +62,14 @@ class FilterRules:
 
     tombstone_ms: int | None = None
     """How long a tombstone stays after its first filter pass. `None`: tombstones stay forever."""
+
+    tombstones_before: int | None = None
+    """If given, tombstones of batches before this offset are removed, and no others: whoever
+    decided that knows their age. Horizons only tell where tombstones are left then.
+    """
+
+    cleanings_before: int = 0
+    """Cleaning decisions before this offset are removed: a later one holds instead."""
 
     producers: frozenset[int] = frozenset()
     """Base offsets of batches that stay, as headers without records if none remains. They hold the
@@ -91,6 +99,7 @@ class FilterRules:
         return (
             header.base_offset < self.start_offset
             or self.tombstone_ms is not None
+            or (self.tombstones_before is not None and header.last_offset < self.tombstones_before)
             or (self.key_table is not None and self.key_table.count > 0)
             or self.removes_some_offsets(header)
         )
@@ -108,6 +117,8 @@ class FilterRules:
 
     def removes_tombstones(self, header: BatchHeader) -> bool:
         """Whether the tombstones of this batch have expired."""
+        if self.tombstones_before is not None:
+            return header.last_offset < self.tombstones_before
         return (
             self.tombstone_ms is not None
             and header.has_horizon

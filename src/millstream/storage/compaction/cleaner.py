@@ -36,7 +36,14 @@ time (`segment_swap.py`). It keeps these rules:
    reports them; masks that were added since carry over to the new segment. A rule is removed from
    `partition.json` when no masked record is left that it could have matched.
 
-6. **A run can be ended at any time.** It is a task of the log: closing stops it and waits for the
+6. **In a cluster the leader decides.** Compaction of a log with replicas follows a decision in the
+   log: up to which offset keys are compared, and before which offset tombstones are removed. Each
+   replica carries it out in its own time, completely or in parts, and has the same records in the
+   end. No key beyond the decided offset counts, and no clock. Reclaiming and merging change nothing
+   that readers see, so each replica does them as it likes. A replica leaves its last segment
+   alone: its leader may still add to it.
+
+7. **A run can be ended at any time.** It is a task of the log: closing stops it and waits for the
    current chunk. Groups already swapped stay; the file being written is removed.
 
 Output is synced before its seal, whatever the durability class of the log: its inputs were sealed
@@ -54,9 +61,11 @@ from functools import partial
 
 from millstream.config.schema import LogConfig
 from millstream.errors import Busy, LogClosed, LogOffline, MillstreamError, Stopping
+from millstream.records.decision import CleaningDecision
 from millstream.storage.compaction.cleaner_run import CleanerMemory, CleanerResult, CleanerRun
 from millstream.storage.compaction.compaction_pass import CompactionPass, KeyMemoryExceeded
 from millstream.storage.compaction.merge_pass import MergePass
+from millstream.storage.compaction.plan import is_carried_out, plan_decision, rewritable_segments
 from millstream.storage.compaction.segment_chunks import DamagedSegment
 from millstream.storage.compaction.segment_swap import SegmentSwap, SwapConflict
 from millstream.storage.disk.executor import Executor
@@ -145,6 +154,33 @@ class LogCleaner:
         if self._throttle is not None:
             self._throttle.wake()
 
+    def next_decision(
+        self, config: LogConfig, *, cleaned_elsewhere: int, is_forced: bool
+    ) -> CleaningDecision | None:
+        """Return what the leader of a replicated log should decide, if that is worthwhile now.
+
+        All other replicas have compacted the log up to `cleaned_elsewhere`. Nothing is decided
+        before the last decision was carried out here.
+        """
+        context, hooks = self._context, self._removal_hooks()
+        partition, snapshot = context.metadata_file.partition, context.state.snapshot
+        applied = partition.decisions
+        if self.is_stopped or applied is None:
+            return None
+        if not is_carried_out(partition) and self._memory.carried_out != applied.cleaning:
+            return None
+        end = snapshot.committed.offset
+        if hooks is not None:
+            end = min(end, hooks.stable_offset())
+        return plan_decision(
+            rewritable_segments(snapshot.segments, start=snapshot.start, end=end),
+            partition=partition,
+            config=config,
+            now_ms=self._now_ms(),
+            cleaned_elsewhere=cleaned_elsewhere,
+            is_forced=is_forced,
+        )
+
     async def clean(
         self,
         config: LogConfig,
@@ -154,6 +190,7 @@ class LogCleaner:
         memory_bytes_max: int,
         seed: int,
         is_forced: bool = False,
+        is_replica: bool = False,
     ) -> CleanerResult | None:
         """Do what is worthwhile, and return what was done; `None` if there was nothing to do.
 
@@ -183,6 +220,7 @@ class LogCleaner:
             memory_bytes_max=memory_bytes_max,
             seed=seed,
             is_forced=is_forced,
+            is_replica=is_replica,
         )
         return await asyncio.shield(self._context.tasks.start(self._run(run)))
 
@@ -228,7 +266,7 @@ class LogCleaner:
 async def _clean(run: CleanerRun) -> None:
     """Do everything that is worthwhile."""
     exceeded: KeyMemoryExceeded | None = None
-    if run.config.is_compacted:
+    if run.is_compacting:
         try:
             await CompactionPass(run).compact()
         except KeyMemoryExceeded as error:

@@ -13,8 +13,9 @@ from functools import partial
 from typing import TypeAlias
 
 from millstream.config.schema import LogConfig
+from millstream.records.decision import CleaningDecision
 from millstream.records.filter.rules import FilterRules
-from millstream.storage.compaction.plan import SegmentGroup
+from millstream.storage.compaction.plan import SegmentGroup, rewritable_segments
 from millstream.storage.compaction.rewrite import RewriteResult, ThrottleCallback, rewrite
 from millstream.storage.compaction.rewrite_output import RewriteOutput
 from millstream.storage.compaction.segment_swap import SegmentSwap
@@ -57,6 +58,8 @@ class CleanerMemory:
         """Offset up to which compaction is done, if a wall keeps it from being made durable."""
         self.walls: tuple[SealedSegment, ...] = ()
         """The damaged segments that were left out then."""
+        self.carried_out: CleaningDecision | None = None
+        """The decision that is carried out as far as these segments allow."""
         self.front_since_ms: dict[str, int] = {}
         """By path: since when a segment is known to have a dead front."""
         self.front_tried = ("", 0)
@@ -85,6 +88,7 @@ class CleanerRun:
         memory_bytes_max: int,
         seed: int,
         is_forced: bool,
+        is_replica: bool,
     ) -> None:
         self.context = context
         self._swap = swap
@@ -98,8 +102,25 @@ class CleanerRun:
         self.memory_bytes_max = memory_bytes_max
         self.seed = seed
         self.is_forced = is_forced
+        self._is_replica = is_replica
         self._are_hooks_notified = False
         self.done = CleanerResult()
+
+    @property
+    def decision(self) -> CleaningDecision | None:
+        """What the leader has decided; `None` if the log has no replicas, and decides itself."""
+        decisions = self.context.metadata_file.partition.decisions
+        return None if decisions is None else decisions.cleaning
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether keys are compared: as the log is set up, or because that was decided."""
+        return self.config.is_compacted if self.decision is None else self.decision.upto > 0
+
+    def rewritable(self, snapshot: LogSnapshot, end: int) -> list[SealedSegment]:
+        """Return the segments before `end` that this run may rewrite."""
+        segments = snapshot.segments[:-1] if self._is_replica else snapshot.segments
+        return rewritable_segments(segments, start=snapshot.start, end=end)
 
     async def snapshot(self) -> tuple[LogSnapshot, int]:
         """Return a snapshot without half-done changes, and the end of the settled records."""

@@ -16,7 +16,6 @@ from millstream.storage.compaction.plan import (
     first_deleted_offset,
     group_segments,
     is_worth_reclaiming,
-    rewritable_segments,
 )
 from millstream.storage.segment.log_state import LogSnapshot
 from millstream.storage.segment.segment import SealedSegment
@@ -33,9 +32,7 @@ class MergePass:
         snapshot, _ = await self._run.snapshot()
         segments = [
             segment
-            for segment in rewritable_segments(
-                snapshot.segments, start=snapshot.start, end=snapshot.committed.offset
-            )
+            for segment in self._run.rewritable(snapshot, snapshot.committed.offset)
             if not self._run.is_damaged(segment, snapshot)
         ]
         reclaimable = await self._reclaimable(segments, snapshot)

@@ -23,6 +23,8 @@ from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 from millstream.config.schema import DAY_MS, LogConfig
+from millstream.records.decision import CleaningDecision
+from millstream.storage.files.partition_metadata import PartitionMetadata
 from millstream.storage.retention.eviction import sealed_since
 from millstream.storage.segment.log_state import DeletedOffsets
 from millstream.storage.segment.segment import SealedSegment, Segment
@@ -120,6 +122,61 @@ def plan_compaction(
     ):
         return None
     return CompactionPlan(selected, dirty)
+
+
+def is_carried_out(partition: PartitionMetadata) -> bool:
+    """Whether the newest cleaning decision was carried out completely."""
+    decisions = partition.decisions
+    return decisions is None or (
+        partition.cleaned_offset >= decisions.cleaning.upto
+        and decisions.tombstones_cleaned >= decisions.cleaning.tombstones_before
+    )
+
+
+def plan_decided(
+    segments: Sequence[SealedSegment], decision: CleaningDecision, cleaned_offset: int
+) -> CompactionPlan | None:
+    """Return what a decision asks to compact of the rewritable segments."""
+    selected = tuple(takewhile(lambda s: s.base_offset < decision.upto, segments))
+    dirty = tuple(s for s in selected if s.next_offset > cleaned_offset)
+    return CompactionPlan(selected, dirty) if selected else None
+
+
+def plan_decision(
+    segments: Sequence[SealedSegment],
+    *,
+    partition: PartitionMetadata,
+    config: LogConfig,
+    now_ms: int,
+    cleaned_elsewhere: int,
+    is_forced: bool,
+) -> CleaningDecision | None:
+    """Return the next decision of a leader over the rewritable segments, if it is worthwhile.
+
+    Tombstones are removed if a decision that covers them was applied here long enough ago, and if
+    no replica has an older record of their keys any more.
+    """
+    decisions = partition.decisions
+    assert decisions is not None, "only a log with replicas decides"
+    last = decisions.cleaning
+    expired = max(
+        (m.upto for m in decisions.marks if now_ms - m.ms >= config.tombstone_ms), default=0
+    )
+    removable = min(expired, cleaned_elsewhere, partition.cleaned_offset)
+    tombstones_before = max(removable, last.tombstones_before)
+    is_due = tombstones_before > last.tombstones_before and partition.tombstones_due_ms > 0
+    plan = plan_compaction(
+        segments,
+        cleaned_offset=partition.cleaned_offset,
+        config=config,
+        now_ms=now_ms,
+        tombstones_due_ms=now_ms if is_due else None,
+        is_forced=is_forced,
+    )
+    if plan is None:
+        return None
+    decision = CleaningDecision(max(plan.segments[-1].next_offset, last.upto), tombstones_before)
+    return None if decision == last else decision
 
 
 def _is_dirty_enough(

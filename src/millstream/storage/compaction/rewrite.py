@@ -25,6 +25,7 @@ from millstream.records.batch import BatchHeader, Bytes
 from millstream.records.filter.batch_filter import filter_batches
 from millstream.records.filter.keys.table import KeyTable
 from millstream.records.filter.rules import FilterRules
+from millstream.storage.compaction.plan import OFFSET_INFINITY
 from millstream.storage.compaction.rewrite_output import RewriteFile, RewriteOutput, RewriteTooLarge
 from millstream.storage.compaction.segment_chunks import SegmentChunk, read_chunks, reporting_damage
 from millstream.storage.segment.segment import LogDirectory, SealedSegment
@@ -52,6 +53,8 @@ class RewriteResult(NamedTuple):
     bytes_written: int
     tombstones_due_ms: int
     """When its next tombstone expires; `NEVER_MS` if there is none."""
+    has_tombstones: bool
+    """Whether there are tombstones that a later run may remove."""
 
 
 def rewrite(
@@ -95,23 +98,31 @@ def fill_key_table(
     rules: FilterRules,
     *,
     start: int,
+    end: int = OFFSET_INFINITY,
     throttle: ThrottleCallback,
 ) -> int:
     """Add the keys of a segment to a table, from the batch that contains `start` on.
 
-    Returns the offset up to which keys were added: the end of the segment, or the start of a batch
-    if the memory is used up. Raises `UnsettledTransaction` if there is a transaction and the rules
-    have no list of aborted ones: an aborted record must not supersede a committed one.
+    Batches at or after `end` are left out. Returns the offset up to which keys were added: `end`,
+    the end of the segment, or the start of a batch if the memory is used up. Raises
+    `UnsettledTransaction` if there is a transaction and the rules have no list of aborted ones: an
+    aborted record must not supersede a committed one.
     """
     for chunk in read_chunks(segment, start=start):
         if rules.aborted is None and any(header.is_transactional for header in chunk.headers):
             raise UnsettledTransaction
+        headers = [header for header in chunk.headers if header.base_offset < end]
+        if not headers:
+            break
+        data = chunk.data
+        if len(headers) < len(chunk.headers):
+            data = data[: sum(header.size for header in headers)]
         with reporting_damage(segment, chunk.position):
-            added_until = table.add(chunk.data, rules)
+            added_until = table.add(data, rules)
         throttle(len(chunk.data))
-        if added_until < chunk.headers[-1].next_offset:
+        if added_until < headers[-1].next_offset:
             return added_until
-    return segment.next_offset
+    return min(segment.next_offset, end)
 
 
 def _needed_headers(
@@ -151,6 +162,7 @@ class _SegmentRewrite:
         self._removed_records = 0
         self._bytes_read = 0
         self._due_ms = NEVER_MS
+        self._has_tombstones = False
 
     def run(self) -> RewriteResult:
         try:
@@ -169,6 +181,7 @@ class _SegmentRewrite:
             self._bytes_read,
             self._file.size if self._file is not None else 0,
             self._due_ms,
+            self._has_tombstones,
         )
 
     def _filter(self, segment: SealedSegment) -> None:
@@ -203,5 +216,8 @@ class _SegmentRewrite:
     def _track_tombstones(self, headers: Sequence[BatchHeader]) -> None:
         """Update the next expiry time of tombstones; those that had expired were removed."""
         for header in headers:
-            if header.has_horizon and header.base_timestamp >= self._rules.now_ms:
+            if not header.has_horizon:
+                continue
+            self._has_tombstones |= not self._rules.removes_tombstones(header)
+            if header.base_timestamp >= self._rules.now_ms:
                 self._due_ms = min(self._due_ms, header.base_timestamp)

@@ -28,6 +28,18 @@ truncation would take the segments that are already removed for lost ones:
                        last segment that stays, with the bytes of it that stay; base offset -1 if
                        none does. Opening the log finishes the truncation
 
+Version 5 came with decisions in the log itself (`records/decision.py`), and is written for every
+log of a cluster. A release that does not know them would show records that were deleted by one:
+
+    decisions          offset             decisions in batches before it are applied: their rules
+                                          are in `deletions`, or not needed any more
+                       cleaning           [upto, tombstones before] of the newest cleaning decision
+                       marks              [[upto, ms], ...]: when decisions up to this offset were
+                                          applied here, by the retention clock of this node
+                       tombstones_cleaned tombstones before it were removed from all files
+                       tombstones_copied  the log was copied from one that had removed the
+                                          tombstones before it
+
 A log that a broker created has, in all versions, the id of its topic (`topic_id`); other releases
 ignore it. A log with an id that is not in the metadata shows that the metadata was lost. A log
 without one was created by an embedded store, which gives it an id of its own (`embedded_id`).
@@ -54,6 +66,7 @@ from typing import Any, NamedTuple
 
 from millstream.config.schema import Durability
 from millstream.errors import CorruptFile
+from millstream.records.decision import CleaningDecision
 from millstream.records.filter.keys.matcher import KeyMatch
 from millstream.records.record import GAP_REASONS, RETENTION
 from millstream.storage.disk.filesystem import Filesystem, join
@@ -62,7 +75,8 @@ from millstream.storage.files.document import read_document, write_document
 from millstream.storage.files.names import PARTITION_FILE
 
 _KIND = "millstream-partition"
-_VERSION = 4
+_VERSION = 5
+_VERSION_UNTIL_DECISIONS = 4
 _VERSION_UNTIL_TRUNCATION = 3
 _VERSION_UNTIL_REWRITING = 2
 _VERSION_UNTIL_DELETION = 1
@@ -118,6 +132,54 @@ class Truncation(NamedTuple):
     """Bytes of that segment that stay."""
 
 
+class CleaningMark(NamedTuple):
+    """A cleaning decision up to the offset was applied at this time of the retention clock."""
+
+    upto: int
+    ms: int
+
+
+NOTHING_DECIDED = CleaningDecision(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedDecisions:
+    """How far the decisions in a log are applied."""
+
+    offset: int = 0
+    """Decisions in batches before it are applied."""
+
+    cleaning: CleaningDecision = NOTHING_DECIDED
+    """The newest cleaning decision."""
+
+    marks: tuple[CleaningMark, ...] = ()
+    """Offsets and times increase."""
+
+    tombstones_cleaned: int = 0
+    """Tombstones before it were removed from all files."""
+
+    tombstones_copied: int = 0
+    """The log was copied from one that had removed the tombstones before it."""
+
+    @property
+    def tombstones_removed(self) -> int:
+        """Tombstones before it may be missing."""
+        return max(self.cleaning.tombstones_before, self.tombstones_copied)
+
+    def ending_at(self, end_offset: int) -> AppliedDecisions:
+        """Return a copy for a log that has lost everything from `end_offset` on."""
+        cleaning = self.cleaning
+        return replace(
+            self,
+            offset=min(self.offset, end_offset),
+            cleaning=CleaningDecision(
+                min(cleaning.upto, end_offset), min(cleaning.tombstones_before, end_offset)
+            ),
+            marks=tuple(mark for mark in self.marks if mark.upto <= end_offset),
+            tombstones_cleaned=min(self.tombstones_cleaned, end_offset),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
     """The content of `partition.json`."""
@@ -162,6 +224,9 @@ class PartitionMetadata:
 
     truncation: Truncation | None = None
     """What is left to do: everything from its end offset on is to be removed."""
+
+    decisions: AppliedDecisions | None = None
+    """`None`: the log was never part of a cluster, and has no decisions."""
 
     @property
     def cursor_id(self) -> uuid.UUID | None:
@@ -238,7 +303,20 @@ class PartitionMetadata:
             age_marks=tuple(
                 mark._replace(offset=min(mark.offset, end_offset)) for mark in self.age_marks
             ),
+            decisions=None if self.decisions is None else self.decisions.ending_at(end_offset),
         )
+
+    def with_unclean(self, offset: int) -> PartitionMetadata:
+        """Return a copy for a log that got other segments from `offset` on, less clean perhaps."""
+        decisions = self.decisions
+        if decisions is not None:
+            decisions = replace(
+                decisions,
+                offset=min(decisions.offset, offset),
+                tombstones_cleaned=min(decisions.tombstones_cleaned, offset),
+            )
+        cleaned_offset = min(self.cleaned_offset, offset)
+        return replace(self, cleaned_offset=cleaned_offset, decisions=decisions)
 
     def truncated_to(self, end_offset: int) -> PartitionMetadata:
         """Return a copy for a log that was truncated to `end_offset`.
@@ -273,6 +351,7 @@ def read_partition_metadata(filesystem: Filesystem, directory: str) -> Partition
             age_marks=tuple(_age_mark(item) for item in content.get("age_marks", ())),
             eviction_reason=_reason(content.get("eviction_reason")),
             truncation=_truncation(content.get("truncation")),
+            decisions=_decisions(content.get("decisions")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFile(f"{path}: {error!r}") from error
@@ -316,6 +395,9 @@ def write_partition_metadata(
         version = _VERSION_UNTIL_TRUNCATION
     if partition.truncation is not None:
         content["truncation"] = list(partition.truncation)
+        version = _VERSION_UNTIL_DECISIONS
+    if partition.decisions is not None:
+        content["decisions"] = _as_document(partition.decisions)
         version = _VERSION
     if partition.caps != NO_CAPS:
         content["caps"] = list(partition.caps)
@@ -357,6 +439,28 @@ def _age_mark(item: Any) -> AgeMark:
 
 def _truncation(item: Any) -> Truncation | None:
     return None if item is None else Truncation(*(int(number) for number in item))
+
+
+def _decisions(item: Any) -> AppliedDecisions | None:
+    if item is None:
+        return None
+    return AppliedDecisions(
+        offset=int(item["offset"]),
+        cleaning=CleaningDecision(*(int(offset) for offset in item["cleaning"])),
+        marks=tuple(CleaningMark(int(upto), int(ms)) for upto, ms in item["marks"]),
+        tombstones_cleaned=int(item["tombstones_cleaned"]),
+        tombstones_copied=int(item["tombstones_copied"]),
+    )
+
+
+def _as_document(decisions: AppliedDecisions) -> dict[str, Any]:
+    return {
+        "offset": decisions.offset,
+        "cleaning": [decisions.cleaning.upto, decisions.cleaning.tombstones_before],
+        "marks": [list(mark) for mark in decisions.marks],
+        "tombstones_cleaned": decisions.tombstones_cleaned,
+        "tombstones_copied": decisions.tombstones_copied,
+    }
 
 
 def _reason(stored: Any) -> str:

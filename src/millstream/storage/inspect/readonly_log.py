@@ -55,6 +55,11 @@ from millstream.storage.inspect.catalog import (
     survey_partition,
 )
 from millstream.storage.inspect.unsealed_tail import UnsealedTail
+from millstream.storage.replica.log_decisions import (
+    FoundDecision,
+    find_decisions,
+    with_deletions,
+)
 from millstream.storage.retention.key_deletions import resolve_deleted_offsets
 from millstream.storage.retention.size_caps import SizeCaps
 from millstream.storage.segment.damage import ANY_TIME, BatchPosition, scan_past_damage
@@ -89,6 +94,8 @@ class ReadOnlyLog:
         self._damaged: dict[SegmentId, SealedSegment] = {}
         self._masks: dict[Segment, DeletedOffsets | None] = {}
         self._rules: Sequence[DeletionRule] = ()
+        self._found: tuple[object, int, list[FoundDecision]] = (None, 0, [])
+        """Decisions in the log: of which state of it, up to which offset, and which."""
         self._state: LogState | None = None
         self.topic_id: uuid.UUID | None = None
         """Id of the topic, as of the state loaded last; `None` if it is not stored."""
@@ -132,7 +139,7 @@ class ReadOnlyLog:
             start_offset=partition.start_offset,
             eviction_floor=partition.eviction_floor,
             eviction_reason=partition.eviction_reason,
-            masks=self._masks_of(segments, partition, end),
+            masks=self._masks_of(segments, self._with_decisions(segments, partition, end), end),
         )
         state.lost = lost or _lost(files, segments, partition)
         if segments and partition.caps != NO_CAPS:
@@ -361,6 +368,21 @@ class ReadOnlyLog:
             index_interval_bytes=len(view) + 1,
             leader_epoch=segment_files.leader_epoch,
         )
+
+    def _with_decisions(
+        self, segments: Sequence[Segment], partition: PartitionMetadata, end: LogPosition
+    ) -> PartitionMetadata:
+        """Return metadata with the deletions of a cluster that are only in the log so far."""
+        if partition.decisions is None:
+            return partition
+        start = max(partition.decisions.offset, partition.start_offset)
+        key, scanned_end, found = self._found
+        if key != (start, partition.epochs) or scanned_end > end.offset:
+            key, scanned_end, found = (start, partition.epochs), start, []
+        name = self._log_directory.directory
+        found += find_decisions(segments, start=scanned_end, end=end.offset, name=name)
+        self._found = key, end.offset, found
+        return with_deletions(partition, found, 0)
 
     def _masks_of(
         self, segments: Sequence[Segment], partition: PartitionMetadata, end: LogPosition

@@ -23,7 +23,7 @@ from millstream.records.batch import Bytes, decode_header
 from millstream.records.iterate import read_records
 from millstream.storage.files.seal import Seal, encode_seal
 
-_RECORD = struct.Struct("<qqBqqi")
+_RECORD = struct.Struct("<qqqqi")
 _HEADER = struct.Struct("<qq")
 _NONE = -1
 
@@ -41,8 +41,13 @@ class RecordDigest:
         self.record_count = 0
 
     def add(self, batch: Bytes, *, start: int = 0, end: int = 2**63 - 1) -> None:
-        """Add the records of a batch from offset `start` on, up to before `end`."""
-        is_control = decode_header(batch).is_control
+        """Add the records of a batch from offset `start` on, up to before `end`.
+
+        Control batches have none: no application sees them, and when cleaning removes a marker or a
+        decision depends on how segments are grouped.
+        """
+        if decode_header(batch).is_control:
+            return
         for record in read_records(batch):
             if not start <= record.offset < end:
                 continue
@@ -52,7 +57,6 @@ class RecordDigest:
                 _RECORD.pack(
                     record.offset,
                     record.timestamp_ms,
-                    is_control,
                     _NONE if key is None else len(key),
                     _NONE if value is None else len(value),
                     len(headers),

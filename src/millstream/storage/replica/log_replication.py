@@ -34,6 +34,7 @@ from millstream.storage.append.replica_append import ReplicaAppend
 from millstream.storage.compaction.cleaner import LogCleaner
 from millstream.storage.files.partition_metadata import PartitionMetadata
 from millstream.storage.files.watermark import WatermarkFile
+from millstream.storage.replica.log_decisions import LogDecisions
 from millstream.storage.replica.log_truncation import LogTruncation, TruncateResult
 from millstream.storage.replica.replica_read import read_for_replica
 from millstream.storage.replica.segment_resync import SegmentResync
@@ -71,6 +72,7 @@ class LogReplication:
         commit: CommitState,
         log_start: LogStart,
         cleaner: LogCleaner,
+        decisions: LogDecisions,
         now_ms: Callable[[], int],
         monotonic: Callable[[], float],
         go_offline: Callable[[Exception], None],
@@ -82,6 +84,8 @@ class LogReplication:
         self._segments = segments
         self._commit = commit
         self._log_start = log_start
+        self.decisions = decisions
+        """Decisions of the leader in the log: deletions by key, and what is cleaned."""
         self._now_ms = now_ms
         self._monotonic = monotonic
         self._go_offline = go_offline
@@ -105,6 +109,7 @@ class LogReplication:
             segments=segments,
             commit=commit,
             cleaner=cleaner,
+            decisions=decisions,
             now_ms=now_ms,
             go_offline=go_offline,
             on_repair=on_repair,
@@ -210,6 +215,7 @@ class LogReplication:
         """Take batches from a leader only, from now on. What is not written yet is refused.
 
         An epoch that was begun and has no batch is forgotten: the leader may send older batches.
+        Before a replica serves readers, `decisions.settle` has to be awaited.
         """
         self._set_role(is_replica=True)
         refusal = Unavailable(f"{self._context.name} becomes a replica")
@@ -218,6 +224,7 @@ class LogReplication:
         self._queue.refuse_waiting(refusal)
         self._queue.refuse_pending(refusal)
         await self._context.metadata_file.run_exclusive(self._forget_unused_epochs())
+        await self.decisions.begin()
         if (offline := self._offline()) is not None:
             raise offline
 
@@ -273,6 +280,27 @@ class LogReplication:
             now_ms=self._now_ms(),
         )
 
+    @property
+    def tombstones_removed(self) -> int:
+        """Tombstones before this offset may be missing from the log."""
+        applied = self.decisions.applied
+        return 0 if applied is None else applied.tombstones_removed
+
+    @property
+    def cleaned_offset(self) -> int:
+        """Offset up to which no key has two records, on the disk."""
+        return self._partition.cleaned_offset
+
+    def accepts_replica(self, end_offset: int, tombstones_removed: int) -> bool:
+        """Return whether a replica with this end may go on with its files.
+
+        If it ends before tombstones that this log may have removed, it may still have older records
+        of their keys, and would keep them forever: it has to copy everything. One that has begun to
+        copy a log without these tombstones has no such records.
+        """
+        removed = self.tombstones_removed
+        return end_offset >= removed or tombstones_removed >= removed
+
     # The replica's side.
 
     def append(
@@ -305,6 +333,7 @@ class LogReplication:
         append.segment, append.position = tail.place(append.source)
         if append.segment == tail.segment and not self._segments.growing:
             self._check_reopenable(tail.segment)
+        self.decisions.add_batches(append.headers, append.source.data)
 
     def _check_reopenable(self, base_offset: int) -> None:
         """Raise if the last segment is damaged: its seal tells where it ends, so it must stay."""
@@ -358,19 +387,21 @@ class LogReplication:
         """
         return await self._truncation.truncate(offset, is_forced=is_forced)
 
-    async def restart_at(self, offset: int) -> TruncateResult:
+    async def restart_at(self, offset: int, *, tombstones_copied: int = 0) -> TruncateResult:
         """Remove everything, and begin and end the log at `offset`. Durable when this returns.
 
-        For a replica whose end is before the start of its leader.
+        For a replica whose end is before the start of its leader, or that its leader does not
+        accept any more; then `tombstones_copied` is the leader's `tombstones_removed`.
         """
         if not self._queue.is_replica:
             raise RequestError(f"{self._context.name} is no replica: it is not emptied")
         if offset < 0:
             raise RequestError(f"offset must be 0 or more, got {offset}")
-        return await self._truncation.restart_at(offset)
+        return await self._truncation.restart_at(offset, tombstones_copied=tombstones_copied)
 
     async def _prepare_truncation(self, end_offset: int) -> None:
         self._stored_watermark = None  # It may be removed with what it covers.
+        self.decisions.truncate(end_offset)
         if self.before_truncation is not None:
             await self.before_truncation(end_offset)
 
@@ -407,6 +438,7 @@ class LogReplication:
         if self._log_start.has_dead_segments:
             self._log_start.remove_dead_segments()
         self._commit.acknowledge_replicated()
+        self.decisions.commit()
         self._context.on_change()
         self._context.tasks.notify()
         return state.end_offset > before

@@ -88,13 +88,15 @@ class LogTruncation:
         self._go_offline = go_offline
         self._offline = offline
         self._on_repair = on_repair
+        self._tombstones_copied = 0
 
     async def truncate(self, offset: int, *, is_forced: bool) -> TruncateResult:
         """Remove everything from `offset` on. Durable when this returns."""
         return await self._run(lambda: self._find_cut(offset, is_forced=is_forced))
 
-    async def restart_at(self, offset: int) -> TruncateResult:
+    async def restart_at(self, offset: int, *, tombstones_copied: int) -> TruncateResult:
         """Remove everything, and let the log begin and end at `offset`."""
+        self._tombstones_copied = tombstones_copied
         return await self._run(lambda: _Cut(Truncation(offset, -1, 0, 0), ()), start_offset=offset)
 
     async def _run(
@@ -224,12 +226,17 @@ class LogTruncation:
         """Return the metadata that record a truncation before it begins."""
         partition, snapshot = self._context.metadata_file.partition, self._context.state.snapshot
         if start_offset is not None:
+            decisions = partition.decisions
+            if decisions is not None:
+                copied = self._tombstones_copied
+                decisions = replace(decisions, tombstones_copied=copied)
             return replace(
                 partition,
                 start_offset=start_offset,
                 epochs=(LeaderEpoch(0, start_offset),),  # No batch is left that has another.
                 eviction_floor=min(partition.eviction_floor, start_offset),
                 truncation=truncation,
+                decisions=decisions,
             )
         if snapshot.start > partition.start_offset:
             # Caps derive the start from the end, so it would move back.

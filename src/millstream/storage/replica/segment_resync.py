@@ -47,6 +47,12 @@ from millstream.storage.files.names import (
     segment_file,
 )
 from millstream.storage.files.seal import Seal
+from millstream.storage.replica.log_decisions import (
+    FoundDecision,
+    LogDecisions,
+    find_decisions,
+    with_deletions,
+)
 from millstream.storage.retention.eviction import sealed_since
 from millstream.storage.retention.key_deletions import resolve_deleted_offsets
 from millstream.storage.segment.log_context import LogContext
@@ -102,6 +108,7 @@ class SegmentResync:
         segments: ActiveSegments,
         commit: CommitState,
         cleaner: LogCleaner,
+        decisions: LogDecisions,
         now_ms: Callable[[], int],
         go_offline: Callable[[Exception], None],
         on_repair: Callable[[int, int], None],
@@ -111,6 +118,7 @@ class SegmentResync:
         self._segments = segments
         self._commit = commit
         self._cleaner = cleaner
+        self._decisions = decisions
         self._now_ms = now_ms
         self._go_offline = go_offline
         self._on_repair = on_repair
@@ -275,6 +283,9 @@ class SegmentResync:
             partition = partition.with_epoch(wanted.leader_epoch, wanted.base_offset)
         if generation > 0:
             partition = replace(partition, is_rewritten=True)
+        if not is_tail:
+            # The leader may have cleaned less of it: what was decided since counts once more.
+            partition = partition.with_unclean(wanted.base_offset)
         seal = scanned.stats.seal(self._now_ms() - wanted.sealed_age_ms)
         segment = SealedSegment(self._log_directory, seal, generation)
         others = [other for other in on_disk if other != SegmentId(*wanted.id[:1], generation)]
@@ -284,17 +295,34 @@ class SegmentResync:
             # Readers of the file that it replaces keep that one.
             work = partial(_name_and_seal, segment, scanned, self._part_path(wanted))
             await context.background.run(work)
+            found = await context.background.run(partial(self._find_decisions, segment))
+            decided = partition if is_tail else with_deletions(partition, found, self._now_ms())
             masks = await context.background.run(
-                partial(resolve_deleted_offsets, [segment], partition, segment.next_offset)
+                partial(resolve_deleted_offsets, [segment], decided, segment.next_offset)
             )
+            if masks and decided != partition:
+                await context.metadata_file.write(decided)
         except OSError as error:
             self._go_offline(error)  # It may be part of the log by now, or not.
             return
+        if is_tail:
+            self._decisions.add_found(found)
         self._publish(segment, is_tail=is_tail)
         context.state.mask_deleted(masks)
         self._on_repair(segment.base_offset, segment.next_offset)
         context.on_change()
         await context.background.run(partial(_remove_all, self._log_directory, others))
+
+    def _find_decisions(self, segment: SealedSegment) -> list[FoundDecision]:
+        """Return the decisions in a segment, and the committed ones after it. Blocks."""
+        snapshot, end = self._context.state.snapshot, segment.next_offset
+        later = [s for s in snapshot.segments if s.base_offset >= end]
+        return find_decisions(
+            [segment, *later],
+            start=segment.base_offset,
+            end=max(end, snapshot.committed.offset),
+            name=self._context.name,
+        )
 
     async def _finish_last(self) -> None:
         """Seal the growing segment, because another follows it; drop it if it is empty."""

@@ -11,6 +11,9 @@ with the last of them. So after a crash either the rule exists or it does not.
 If writing the rule fails, the caller gets an error, and the file may have the rule or not. The
 masks are not published then. If the rule was written after all, its records disappear when the log
 is opened the next time, unless another change has replaced the file before.
+
+In a cluster a deletion is a decision in the log (`replica/log_decisions.py`), which comes here when
+its batch is committed, and again after a crash: to apply a rule twice has no effect.
 """
 
 from __future__ import annotations
@@ -136,13 +139,30 @@ class KeyDeletions:
         return await self._context.metadata_file.run_exclusive(self._delete(match, before))
 
     async def _delete(self, match: KeyMatch, before: int) -> int:
+        self.check(match, before)
+        return await self.apply(match, before)
+
+    def check(self, match: KeyMatch, before: int | None) -> None:
+        """Raise if a deletion is not possible: `OffsetOutOfRange`, or too many are pending."""
         context = self._context
         snapshot = context.state.snapshot
-        if before > snapshot.committed.offset:
+        if before is not None and before > snapshot.committed.offset:
             raise OffsetOutOfRange(before, start=snapshot.start, end=snapshot.committed.offset)
+        rule = DeletionRule(match, before or snapshot.committed.offset, self._now_ms())
+        self._check_limits(with_deletion(context.metadata_file.partition, rule))
+
+    async def apply(self, match: KeyMatch, before: int, *, decided_offset: int = 0) -> int:
+        """Hide the matching records, as `delete` does. Only in the exclusive section of the log.
+
+        `decided_offset` is that after the decision, if the deletion is one in the log.
+        """
+        context = self._context
+        snapshot = context.state.snapshot
         deletion = DeletionRule(match, before, self._now_ms())
-        partition = _with_deletion(context.metadata_file.partition, deletion)
-        self._check_limits(partition)
+        partition = with_deletion(context.metadata_file.partition, deletion)
+        if (applied := partition.decisions) is not None:
+            offset = max(applied.offset, decided_offset)
+            partition = replace(partition, decisions=replace(applied, offset=offset))
         hits = await self._find(deletion, snapshot)
         self._roll_if_large(snapshot)
         if not hits:
@@ -203,7 +223,7 @@ class KeyDeletions:
             self._roll()
 
 
-def _with_deletion(partition: PartitionMetadata, deletion: DeletionRule) -> PartitionMetadata:
+def with_deletion(partition: PartitionMetadata, deletion: DeletionRule) -> PartitionMetadata:
     """Return `partition` with one more rule. It replaces a rule with the same match.
 
     It keeps the age of that rule, whose records have been pending since then.

@@ -67,6 +67,12 @@ class LogCounters:
     deletions: int = 0
     deleted_records: int = 0
 
+    # Decisions: those that this node made as the leader, those that it applied as a leader or a
+    # replica, and attempts to apply one that failed.
+    decisions: int = 0
+    decisions_applied: int = 0
+    decision_failures: int = 0
+
     # Cleaner runs that replaced a segment, and runs that ended early with an error.
     cleanings: int = 0
     cleaning_failures: int = 0

@@ -274,7 +274,8 @@ def transactional_batches(
     """Iterate over the batches from `start` on that are part of a transaction, or end one.
 
     Of all others only the header is read. Checksums are verified only of markers, which come with
-    their content; the caller verifies the others if it reads them.
+    their content; the caller verifies the others if it reads them. Control batches of other types
+    are left out.
     """
     entry = segment.index().for_offset(start)
     window = _Window(segment, limit, entry.position, _WALK_BYTES)
@@ -287,8 +288,19 @@ def transactional_batches(
             anchor = position, offset = window.pass_damage(*anchor, start)
             continue
         if header.attributes & _TRANSACTION_BITS and header.last_offset >= start:
-            yield header, _marker(window, position, header) if header.is_control else None
+            marker = _marker(window, position, header) if header.is_control else None
+            if marker is not None or not header.is_control:
+                yield header, marker
         position, offset = window.skip(position + header.size, header.next_offset)
+
+
+def control_batches(
+    segment: Segment, *, start: int, limit: int
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Iterate over the control batches from `start` on that are of no transaction, checked."""
+    for window, position, header in _headers(segment, start=start, limit=limit):
+        if header.is_control and not header.is_transactional:
+            yield header, window.checked(position, header)
 
 
 def check_transactional(segment: Segment, *, start: int, limit: int) -> None:
@@ -298,7 +310,7 @@ def check_transactional(segment: Segment, *, start: int, limit: int) -> None:
             window.checked(position, header)
 
 
-def _marker(window: _Window, position: int, header: BatchHeader) -> Marker:
+def _marker(window: _Window, position: int, header: BatchHeader) -> Marker | None:
     batch = window.checked(position, header)
     try:
         return read_marker(batch)

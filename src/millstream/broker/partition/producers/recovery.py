@@ -104,6 +104,8 @@ def _replay(log: Log, position: int, states: ProducerStates, now_ms: int) -> Non
                     from_offset=header.base_offset,
                     to_offset=header.last_offset,
                 ) from error
+            if header.is_control and marker is None:
+                continue  # A control batch of another type tells nothing about its producer.
             states.replay(header, marker, now_ms=now_ms)
 
 

@@ -45,6 +45,10 @@ class PeerFetchRequestPartition:
     """Epoch of its last batch; -1 if it has none."""
     log_start: int = wire(INT64)
     bytes_max: int = wire(INT32)
+    cleaned_offset: int = wire(INT64, default=0, tag=0)
+    """Before it, the follower has no two records of a key."""
+    tombstones_removed: int = wire(INT64, default=0, tag=1)
+    """Tombstones before it may be missing from the follower's log."""
 
 
 @struct
@@ -104,6 +108,8 @@ class PeerFetchResponsePartition:
     eviction_floor: int = wire(INT64, default=-1)
     eviction_reason: str | None = wire(NULLABLE_STRING, default=None)
     batches: Records | None = wire(RECORDS, default=None)
+    tombstones_removed: int = wire(INT64, default=0, tag=0)
+    """With `OFFSET_OUT_OF_RANGE`: tombstones before it may be missing from the leader's log."""
 
 
 @message(PEER_FETCH)
