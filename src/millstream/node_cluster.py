@@ -22,6 +22,7 @@ from millstream.broker.loop_threads import LoopThreads
 from millstream.clients.peer.pool import PeerPool
 from millstream.clock import Clock
 from millstream.cluster.administration.administrator import PeerLink
+from millstream.cluster.control.adoption_row import ADOPTING_KEY, decode_adoption
 from millstream.cluster.control.node_identity import CLUSTER_FILE
 from millstream.cluster.control.node_row import NodeRow
 from millstream.cluster.coordination.transaction_server import TransactionServer
@@ -74,6 +75,7 @@ async def open_cluster(
     if metadata is None:
         metadata = await _open_etcd(config, store, on_wait)
     try:
+        await check_adoption(metadata, store)
         cluster = NodeCluster(config, store, metadata, clock=clock)
         await cluster.open()
     except BaseException:
@@ -104,8 +106,24 @@ def check_directory(data: str) -> None:
     names = os.listdir(data) if os.path.isdir(data) else []
     if METADATA_FILE in names and CLUSTER_FILE not in names:
         raise InvalidConfig(
-            f"{data} belongs to a node without a cluster, whose topics are in {METADATA_FILE}; use"
-            " an empty data directory, or start without cluster.etcd"
+            f"{data} belongs to a node without a cluster, whose topics are in {METADATA_FILE};"
+            " make it the first node of a cluster with `millstream cluster adopt`, use an empty"
+            " data directory, or start without cluster.etcd"
+        )
+
+
+async def check_adoption(metadata: LeasedMetadata, store: Store) -> None:
+    """Raise `InvalidConfig` if the adoption of this directory was interrupted.
+
+    A node with another directory waits for its end when it registers.
+    """
+    adopting = await metadata.get(ADOPTING_KEY)
+    if adopting is None:
+        return
+    row = decode_adoption(ADOPTING_KEY, adopting.value)
+    if row.directory == store.store_id:
+        raise InvalidConfig(
+            f"the adoption of {store.path} was interrupted; run `millstream cluster adopt` again"
         )
 
 
