@@ -62,8 +62,8 @@ class StateCounts(NamedTuple):
 async def read_state(state: Store, clock: Clock, now_ms: int) -> StateRecords:
     """Read all state of a lone node, and return what each internal partition gets.
 
-    `now_ms` is the time of its retention clock, which dates publications and streams: their ages go
-    on from there. Raises if something is damaged, missing or unknown.
+    `now_ms` is the time of its retention clock, which dates publications: their ages go on from
+    there. Raises if something is damaged, missing or unknown.
     """
     records: StateRecords = {}
     for name in state.names():
@@ -81,11 +81,10 @@ async def read_state(state: Store, clock: Clock, now_ms: int) -> StateRecords:
             records[InternalPartition(name.topic)] = events
         else:
             raise UnknownFormat(f"{state.path} has a log {name}, which this release does not know")
-    for name in (TRANSACTIONS, STREAMS):
-        for number in range(partition_count(name)):
-            if (partition := InternalPartition(name, number)) in records:
-                key, value = clock_entry(now_ms)
-                records[partition].append(Record(value, key))
+    key, value = clock_entry(now_ms)
+    for partition, found in records.items():
+        if partition.name == TRANSACTIONS:
+            found.append(Record(value, key))
     return records
 
 
