@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -270,3 +272,24 @@ async def test_other_machines_are_let_in_with_certificates_or_by_the_operators_w
         await start("nowhere", is_insecure=True)
     await start("insecure", is_insecure=True, peer_advertised=advertised)
     await start("secure", peer_advertised=advertised, **files)
+
+
+def test_the_commands_of_the_manual_make_certificates_that_nodes_take(tmp_path: Path) -> None:
+    manual = Path(__file__).parents[3] / "docs" / "operating" / "cluster.md"
+    block = re.search(r"```sh\n(openssl .*?)```", manual.read_text(), re.DOTALL)
+    assert block is not None
+    subprocess.run(["sh", "-e", "-c", block[1]], cwd=tmp_path, check=True, capture_output=True)
+
+    @in_loop
+    async def run() -> None:
+        made = PeerCertificates(
+            PeerTlsFiles(
+                *(str(tmp_path / name) for name in ("peer-ca.pem", "peer.pem", "peer.key"))
+            )
+        )
+        async with running_peer(ssl_context=made.server_context) as server:
+            connection = await server.connect(ssl_context=made.client_context)
+            assert names_host(server.seen[0].certificate_names, "node-1.example")
+            connection.close()
+
+    run()
