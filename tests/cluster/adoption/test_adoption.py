@@ -389,7 +389,7 @@ def test_an_adoption_may_end_at_every_change_of_the_directory(tmp_path: Path) ->
 @in_loop
 async def test_what_a_lone_node_wrote_after_an_interrupted_attempt_is_adopted_too(tmp_path: Path):
     data, server = lone_node.unpack(tmp_path), MetadataServer(LoopTimers())
-    metadata = InterruptedMetadata(server.connect(), 1, is_made=False)
+    metadata = InterruptedMetadata(server.connect(), 1, is_made=True)
     with pytest.raises(OutcomeUnknown):
         await adopt(data, metadata)  # type: ignore[arg-type]
     async with running(data, None) as node:

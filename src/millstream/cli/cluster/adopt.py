@@ -14,6 +14,8 @@ from millstream.cli.support.node_options import configuration_of, node_options
 from millstream.cli.support.options import json_option, one_line_errors
 from millstream.cli.support.output import printable, to_json
 from millstream.config.schema import NodeConfig
+from millstream.storage.disk.filesystem import OsFilesystem
+from millstream.storage.inspect.catalog import check_directory
 
 if TYPE_CHECKING:
     from millstream.cluster.adoption.adoption import AdoptionReport
@@ -55,6 +57,7 @@ def adopt(*, is_dry_run: bool, as_json: bool, **options: Any) -> None:
     if not node.cluster.etcd:
         raise click.UsageError("--etcd is needed: the addresses of the cluster's etcd")
     with one_line_errors():
+        check_directory(OsFilesystem(), node.data)
         report = asyncio.run(_adopt(node, is_dry_run=is_dry_run))
     if as_json:
         click.echo(to_json(None if report is None else dataclasses.asdict(report), indent=2))

@@ -142,7 +142,8 @@ class Adoption:
             )
         async with self._store() as store:
             if CLUSTER_FILE in names:
-                return await self._finish(store)
+                await self._finish(store)
+                return None
             listed = await self._metadata.list("")
             self._check_free(listed, store.store_id)
         await self._check_lone_node()
@@ -168,9 +169,11 @@ class Adoption:
                 row = decode_adoption(key, entries[key].value)
                 if (row.directory, key) == (directory, ADOPTING_KEY):
                     return
+                is_same = row.directory == directory
+                what = "is a copy of it from before" if is_same else "is another one"
                 raise InvalidRequest(
                     f"cluster {self._cluster!r} in etcd was made from the directory of node"
-                    f" {row.node_id}, which is not {self._data}; choose another cluster.name, or"
+                    f" {row.node_id}, and {self._data} {what}; choose another cluster.name, or"
                     " start this node with an empty data directory"
                 )
         if entries:
@@ -409,8 +412,8 @@ class Adoption:
         filesystem = self._filesystem
         topics = join(self._data, TOPICS_DIRECTORY)
         staged = join(self._data, STAGING_DIRECTORY, TOPICS_DIRECTORY)
-        for name in filesystem.list(staged):
-            filesystem.rename(join(staged, name), join(topics, name))
+        for topic in filesystem.list(staged):
+            filesystem.rename(join(staged, topic), join(topics, topic))
         filesystem.sync_directory(topics)
         for name in store.names():
             end = store.end_offset_of(name)

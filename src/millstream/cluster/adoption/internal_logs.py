@@ -133,9 +133,10 @@ def group_of(key: bytes) -> str:
     known = (classic_record.FAMILY, consumer_records.FAMILY, *offsets_record.FAMILIES)
     if family not in known:
         raise UnknownFormat(f"groups: unknown kind of entry {parts}")
-    if len(names) <= at or not isinstance(names[at], str):
+    group_id = names[at] if len(names) > at else None
+    if not isinstance(group_id, str):
         raise CorruptData(f"groups: entry {parts} belongs to no group")
-    return names[at]
+    return group_id
 
 
 def transactional_id_of(key: bytes) -> str:
