@@ -44,6 +44,7 @@ def test_a_directory_is_adopted_once_into_a_real_etcd(tmp_path: Path) -> None:
         done = run(*command, "--node-id", 3)
         assert done.exit_code == 0, done.output
         assert done.stdout.startswith("Adopted as node 3 of cluster millstream: 3 topics")
+        assert run("verify", "--data", data).exit_code == 0
         again = run(*command, "--node-id", 3)
         assert (again.exit_code, again.stdout) == (0, f"{data} has been adopted.\n")
         other = run(*command, "--node-id", 4)

@@ -116,7 +116,8 @@ def test_a_lone_node_becomes_the_first_of_three_and_nothing_is_lost(
     first, second, third = nodes
     first.start()
     admin = AdminClient(kafka(first))
-    for future in admin.create_topics([NewTopic("t", num_partitions=PARTITIONS)]).values():
+    topics = [NewTopic(name, num_partitions=PARTITIONS) for name in ("t", "u")]
+    for future in admin.create_topics(topics).values():
         future.result(WAIT_SECONDS)
     plain = Producer(kafka(first, enable_idempotence=True))
     produce(plain, "t", range(300))
@@ -125,6 +126,10 @@ def test_a_lone_node_becomes_the_first_of_three_and_nothing_is_lost(
     old.begin_transaction()
     produce(old, "t", range(300, 330))
     old.commit_transaction(WAIT_SECONDS)
+    unfinished = Producer(kafka(first, transactional_id="refunds/1"))
+    unfinished.init_transactions(WAIT_SECONDS)
+    unfinished.begin_transaction()
+    produce(unfinished, "u", range(10))
     groups = [f"group-{number}" for number in range(8)]  # In several of sixteen partitions.
     for group in groups:
         commit(first, group, "t", 60)
@@ -162,6 +167,8 @@ def test_a_lone_node_becomes_the_first_of_three_and_nothing_is_lost(
     with pytest.raises(KafkaException, match="fenced"):
         old.commit_transaction(WAIT_SECONDS)
     produce(plain, "t", range(330, 360))  # The same producer goes on, with its sequences.
+    unfinished.commit_transaction(WAIT_SECONDS)  # A transaction that was open is still open.
+    assert read_all(first, "u", 10) == list(range(10))
 
     for node in (second, third):
         node.etcd = etcd.endpoints
