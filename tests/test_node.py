@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.broker import Broker
-from millstream.config.schema import BrokerConfig, Endpoint, KafkaConfig, NodeConfig
+from millstream.config.schema import BrokerConfig, Endpoint, KafkaConfig, NodeConfig, is_unspecified
 from millstream.errors import InvalidConfig, StoreLocked
-from millstream.node import Node, advertised, is_unspecified
+from millstream.node import Node, advertised
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.fetch import (
     FetchRequest,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import os
 import resource
@@ -27,7 +26,7 @@ from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.problems import Problem, ProblemCode, listed_problems
 from millstream.clock import SystemClock
 from millstream.cluster.control.node_identity import CLUSTER_FILE
-from millstream.config.schema import Endpoint, NodeConfig, is_loopback
+from millstream.config.schema import Endpoint, NodeConfig, is_loopback, is_unspecified
 from millstream.errors import InvalidConfig, MillstreamError
 from millstream.observe.loop_watch import LoopWatch
 from millstream.observe.metrics.node_metrics import NodeMetrics
@@ -404,14 +403,6 @@ def advertised(config: NodeConfig, port: int) -> Endpoint:
             " the address that they use with --advertise HOST:PORT"
         )
     return Endpoint(host, port_advertised or port)
-
-
-def is_unspecified(host: str) -> bool:
-    """Return whether `host` stands for all addresses of a machine, such as 0.0.0.0."""
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
 
 
 async def serve_until_signalled(server: Node, on_ready: Callable[[Node], None]) -> int:

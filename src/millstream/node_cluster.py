@@ -22,15 +22,21 @@ from millstream.broker.loop_threads import LoopThreads
 from millstream.clients.peer.pool import PeerPool
 from millstream.clock import Clock
 from millstream.cluster.administration.administrator import PeerLink
+from millstream.cluster.control.adoption_row import ADOPTING_KEY, decode_adoption
 from millstream.cluster.control.node_identity import CLUSTER_FILE
 from millstream.cluster.control.node_row import NodeRow
+from millstream.cluster.control.peer_certificates import (
+    CHECK_SECONDS,
+    PeerCertificates,
+    names_host,
+)
 from millstream.cluster.coordination.transaction_server import TransactionServer
 from millstream.cluster.forwarding.append_forwarder import AppendForwarder
 from millstream.cluster.forwarding.counters import ForwardCounters
 from millstream.cluster.hlc import HybridClock
 from millstream.cluster.isr import IsrPolicy
 from millstream.cluster.member import ClusterMember
-from millstream.config.schema import Endpoint, NodeConfig
+from millstream.config.schema import Endpoint, NodeConfig, is_unspecified
 from millstream.errors import InvalidConfig, Unavailable
 from millstream.metadata.etcd.etcd_metadata import EtcdMetadata
 from millstream.metadata.interface import LeasedMetadata
@@ -75,6 +81,7 @@ async def open_cluster(
     if metadata is None:
         metadata = await _open_etcd(config, store, on_wait)
     try:
+        await check_adoption(metadata, store)
         cluster = NodeCluster(config, store, metadata, clock=clock)
         await cluster.open()
     except BaseException:
@@ -105,8 +112,24 @@ def check_directory(data: str) -> None:
     names = os.listdir(data) if os.path.isdir(data) else []
     if METADATA_FILE in names and CLUSTER_FILE not in names:
         raise InvalidConfig(
-            f"{data} belongs to a node without a cluster, whose topics are in {METADATA_FILE}; use"
-            " an empty data directory, or start without cluster.etcd"
+            f"{data} belongs to a node without a cluster, whose topics are in {METADATA_FILE};"
+            " make it the first node of a cluster with `millstream cluster adopt`, use an empty"
+            " data directory, or start without cluster.etcd"
+        )
+
+
+async def check_adoption(metadata: LeasedMetadata, store: Store) -> None:
+    """Raise `InvalidConfig` if the adoption of this directory was interrupted.
+
+    A node with another directory waits for its end when it registers.
+    """
+    adopting = await metadata.get(ADOPTING_KEY)
+    if adopting is None:
+        return
+    row = decode_adoption(ADOPTING_KEY, adopting.value)
+    if row.directory == store.store_id:
+        raise InvalidConfig(
+            f"the adoption of {store.path} was interrupted; run `millstream cluster adopt` again"
         )
 
 
@@ -130,8 +153,16 @@ class NodeCluster:
         self.identity = PeerIdentity(
             cluster.name, config.broker.node_id, uuid.UUID(store.store_id), __version__
         )
+        self._certificates = PeerCertificates.configured(cluster)
+        certificates = self._certificates
+        self._watching_certificates: asyncio.Task[None] | None = None
         self.peers = PeerPool(
-            self.identity, address_of=self._address_of, clock=clock, hlc=self.hlc, random=chance
+            self.identity,
+            address_of=self._address_of,
+            clock=clock,
+            hlc=self.hlc,
+            random=chance,
+            ssl_context=None if certificates is None else certificates.client_context,
         )
         self.member = ClusterMember(
             metadata,
@@ -151,6 +182,7 @@ class NodeCluster:
             authorize=self._authorize,
             clock=clock,
             hlc=self.hlc,
+            ssl_context=None if certificates is None else certificates.server_context,
             is_insecure=config.is_insecure,
         )
         self.listener.serve(PeerFetchRequest, self._fetch)
@@ -165,7 +197,28 @@ class NodeCluster:
         self.member.state.on_node.append(self._on_node)
         await self.member.open()
         host, port = self.config.cluster.peer
+        self._check_advertised()
         self.address = Endpoint(host, await self.listener.listen(host, port))
+        if self._certificates is not None:
+            self._watching_certificates = asyncio.create_task(self._watch_certificates())
+
+    def _check_advertised(self) -> None:
+        cluster = self.config.cluster
+        host = (cluster.peer_advertised or cluster.peer).host
+        if is_unspecified(host):
+            raise InvalidConfig(
+                f"other nodes cannot connect to {host}, which is not the address of a machine; set"
+                " the address that they use with --advertise-peer HOST:PORT"
+            )
+
+    async def _watch_certificates(self) -> None:
+        certificates = self._certificates
+        assert certificates is not None
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            if await asyncio.to_thread(certificates.reload_if_changed):
+                self.listener.use_tls(certificates.server_context)
+                self.peers.ssl_context = certificates.client_context
 
     async def start(self, broker: Broker, *, kafka: Endpoint, http: Endpoint) -> None:
         """Register the node at these addresses, and take part."""
@@ -213,6 +266,8 @@ class NodeCluster:
 
     async def stop(self) -> None:
         """Stop taking part: give up leaderships and the registration."""
+        if self._watching_certificates is not None:
+            self._watching_certificates.cancel()
         await self.member.stop()
         self.listener.abort()
         self.peers.close()
@@ -253,6 +308,9 @@ class NodeCluster:
             return PeerErrorCode.UNKNOWN_NODE
         if row.directory != str(peer.identity.incarnation):
             return PeerErrorCode.DUPLICATE_NODE
+        host = row.peer_endpoint.host
+        if self._certificates is not None and not names_host(peer.certificate_names, host):
+            return PeerErrorCode.UNTRUSTED
         return PeerErrorCode.NONE
 
     def _fetch(self, request: PeerFetchRequest, context: PeerContext) -> Any:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.partition.partition import Partition
@@ -43,7 +44,8 @@ class LocalCluster:
         await asyncio.gather(*(self.start_node(node_id) for node_id in range(1, self._count + 1)))
         await until(lambda: all(len(self.member(n).state.nodes) == self._count for n in self.nodes))
 
-    async def start_node(self, node_id: int) -> Node:
+    async def start_node(self, node_id: int, **settings: Any) -> Node:
+        """Start a node; `settings` are those of its cluster that differ."""
         connection = self.server.connect()
         config = NodeConfig(
             data=str(self.directory / str(node_id)),
@@ -51,10 +53,13 @@ class LocalCluster:
             http=ANY_PORT,
             broker=BrokerConfig(node_id=node_id),
             cluster=ClusterConfig(
-                name="test",
-                peer=ANY_PORT,
-                lease_ttl_ms=self._lease_ttl_ms,
-                replica_lag_ms_max=60_000,  # A busy machine must not change the ISR.
+                **{
+                    "name": "test",
+                    "peer": ANY_PORT,
+                    "lease_ttl_ms": self._lease_ttl_ms,
+                    "replica_lag_ms_max": 60_000,  # A busy machine must not change the ISR.
+                    **settings,
+                }
             ),
         )
         node = Node(config, metadata=connection)

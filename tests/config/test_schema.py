@@ -52,7 +52,8 @@ NO_NUMBERS = {
     TelemetryConfig: {"traces", "traces_ratio", "metrics", "endpoint", "service_name"},
     ClusterConfig: {
         "etcd", "name", "etcd_user", "etcd_password_file", "etcd_ca_file", "etcd_cert_file",
-        "etcd_key_file", "rack", "peer", "peer_advertised",
+        "etcd_key_file", "rack", "peer", "peer_advertised", "peer_ca_file", "peer_cert_file",
+        "peer_key_file",
     },
 }  # fmt: skip
 LIMITS = [
@@ -368,6 +369,12 @@ def test_a_node_without_etcd_is_alone():
         ({"etcd_password_file": "f"}, "etcd_user must be set together with etcd_password_file"),
         ({"etcd_cert_file": "f"}, "etcd_key_file must be set together with etcd_cert_file"),
         ({"etcd_key_file": "f"}, "etcd_cert_file must be set together with etcd_key_file"),
+        ({"peer_cert_file": "f"}, "peer_key_file must be set together with peer_cert_file"),
+        ({"peer_ca_file": "f"}, "peer_cert_file must be set together with peer_ca_file"),
+        (
+            {"peer_cert_file": "f", "peer_key_file": "f"},
+            "peer_ca_file must be set together with peer_cert_file",
+        ),
     ],
 )
 def test_settings_of_a_cluster_that_cannot_be_are_refused(settings, message):

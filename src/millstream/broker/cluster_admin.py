@@ -101,6 +101,11 @@ class PartitionStatus(NamedTuple):
     """Leader epochs that began with an unclean election, the newest last."""
 
     @property
+    def target(self) -> Sequence[int]:
+        """The replicas after the reassignment in progress, if there is one."""
+        return [node for node in self.replicas if node not in self.removing]
+
+    @property
     def is_under_replicated(self) -> bool:
         """Whether a replica is not in sync that is to stay."""
         return bool(set(self.replicas) - set(self.removing) - set(self.isr))

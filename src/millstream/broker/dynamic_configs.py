@@ -66,6 +66,11 @@ def node_key(node_id: int) -> str:
     return f"{_NODE_PREFIX}{node_id}"
 
 
+def is_node_key(key: str) -> bool:
+    """Return whether a metadata key is that of the configs of one node."""
+    return key.startswith(_NODE_PREFIX)
+
+
 def group_key(group_id: str) -> str:
     """Return the metadata key of the configs of one group."""
     return _GROUP_PREFIX + quote(group_id, safe="")

@@ -990,6 +990,19 @@ class ClusterConfig(_Limited):
     listens on.
     """
 
+    peer_ca_file: str | None = None
+    """Certificates (PEM) of the authority that the certificates of all nodes must be signed by.
+    With it, nodes speak TLS with each other, and both sides show a certificate.
+    """
+
+    peer_cert_file: str | None = None
+    """Certificate (PEM) of this node, for servers and clients. It must name the host of the address
+    that other nodes connect to. It is read again when it has changed.
+    """
+
+    peer_key_file: str | None = None
+    """Private key (PEM) of that certificate. Only the user of the node may be able to read it."""
+
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "etcd_timeout_ms": (100, 60_000),
         "lease_ttl_ms": (1_000, 600_000),
@@ -1010,6 +1023,8 @@ class ClusterConfig(_Limited):
                 )
         _check_together(self, "etcd_user", "etcd_password_file")
         _check_together(self, "etcd_cert_file", "etcd_key_file")
+        _check_together(self, "peer_cert_file", "peer_key_file")
+        _check_together(self, "peer_ca_file", "peer_cert_file")
 
     @property
     def is_lone(self) -> bool:
@@ -1078,6 +1093,14 @@ class NodeConfig(_Limited):
                     name,
                     endpoint=endpoint,
                 )
+
+
+def is_unspecified(host: str) -> bool:
+    """Return whether `host` stands for all addresses of a machine, such as 0.0.0.0."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:

@@ -152,6 +152,10 @@ class Acceptor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Show another certificate from now on; connections that exist go on as they are."""
+        self._ssl_context = context
+
     async def _connect(self, connection: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
         context = self._ssl_context

@@ -16,6 +16,9 @@ from millstream.testing.etcd import free_ports, running_etcd
 MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
 ROOT = Path(__file__).parents[3]
 
+COMMAND_SECONDS_MAX = 300.0
+"""Limit of a command; far longer than any takes on a busy machine."""
+
 
 class NodeProcess:
     """A node of a cluster. It keeps its ports and its data when it is started again."""
@@ -23,21 +26,17 @@ class NodeProcess:
     def __init__(
         self, directory: Path, node_id: int, etcd: Sequence[str], ports: Sequence[int]
     ) -> None:
+        """Make a node; without `etcd`, which may be set later, it is alone."""
         self.node_id = node_id
         self.bootstrap, self.http, self._peer = (f"127.0.0.1:{port}" for port in ports)
-        self._data = directory / str(node_id)
+        self.data = directory / str(node_id)
         self._log = directory / f"{node_id}.log"
-        self._etcd = etcd
+        self.etcd = etcd
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start the node, and return when clients are served."""
-        settings = {
-            "MILLSTREAM_NODE_ID": str(self.node_id),
-            "MILLSTREAM_CLUSTER_ETCD": ",".join(self._etcd),
-            "MILLSTREAM_CLUSTER_PEER": self._peer,
-        }
-        command = [MILLSTREAM, "serve", "--data", str(self._data)]
+        command = [MILLSTREAM, "serve", "--data", str(self.data)]
         options = ["--kafka", self.bootstrap, "--http", self.http]
         with self._log.open("a") as errors:
             self._process = subprocess.Popen(
@@ -46,13 +45,36 @@ class NodeProcess:
                 stderr=errors,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, **settings},
+                env={**os.environ, **self.settings},
             )
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line == "ready\n":
                 return
         raise AssertionError(f"node {self.node_id} did not start:\n{self.said()}")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Environment variables by which it is one of a cluster, if it is."""
+        if not self.etcd:
+            return {"MILLSTREAM_NODE_ID": str(self.node_id)}
+        return {
+            "MILLSTREAM_NODE_ID": str(self.node_id),
+            "MILLSTREAM_CLUSTER_ETCD": ",".join(self.etcd),
+            "MILLSTREAM_CLUSTER_PEER": self._peer,
+        }
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command with the settings of the node, and return how it ended."""
+        return subprocess.run(
+            [MILLSTREAM, *arguments],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **self.settings},
+            timeout=COMMAND_SECONDS_MAX,
+            check=False,
+        )
 
     def said(self) -> str:
         """Return the end of its log."""

@@ -19,11 +19,26 @@ class Authority:
             *("-keyout", self._path(f"{name}.key"), "-out", self._path(f"{name}.pem")),
         )
 
-    def issue(self, name: str, *, usage: str = "serverAuth,clientAuth", days: int = 2) -> str:
-        """Make a key and a certificate; return the path of the file with both."""
+    @property
+    def certificate(self) -> str:
+        """The path of the authority's own certificate."""
+        return self._path(f"{self.name}.pem")
+
+    def issue(
+        self,
+        name: str,
+        *,
+        usage: str = "serverAuth,clientAuth",
+        days: int = 2,
+        hosts: str = "IP:127.0.0.1",
+    ) -> str:
+        """Make a key and a certificate; return the path of the file with both.
+
+        It names `name` and `hosts`.
+        """
         key, request, out = (self._path(f"{name}.{kind}") for kind in ("key", "csr", "crt"))
         extensions = self.folder / f"{name}.ext"
-        extensions.write_text(f"subjectAltName=DNS:{name},IP:127.0.0.1\nextendedKeyUsage={usage}\n")
+        extensions.write_text(f"subjectAltName=DNS:{name},{hosts}\nextendedKeyUsage={usage}\n")
         _openssl(
             *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
             *("-subj", f"/CN={name}", "-keyout", key, "-out", request),
@@ -35,6 +50,7 @@ class Authority:
         )
         both = self.folder / f"{name}.both.pem"
         both.write_text(Path(key).read_text() + Path(out).read_text())
+        both.chmod(0o600)
         return str(both)
 
     def server_context(self, certificate: str) -> ssl.SSLContext:

@@ -14,6 +14,11 @@ from typing import NamedTuple
 
 from millstream.audit.verification.topics_on_disk import topics_on_disk
 from millstream.broker.topics.topic import TopicRow
+from millstream.cluster.control.node_identity import (
+    CLUSTER_FILE,
+    is_cluster_directory,
+    read_identity,
+)
 from millstream.errors import CorruptFile, MillstreamError
 from millstream.metadata.metadata_checkpoint import (
     CHECKPOINT_SUFFIX,
@@ -50,7 +55,16 @@ class _Checkpoint(NamedTuple):
 
 
 def verify_metadata(filesystem: Filesystem, data: str) -> Iterator[Finding]:
-    """Yield the damage in the metadata of a data directory, and the logs that do not fit it."""
+    """Yield the damage in the metadata of a data directory, and the logs that do not fit it.
+
+    That of a node in a cluster is in etcd, and not checked here.
+    """
+    if is_cluster_directory(filesystem, data):
+        try:
+            read_identity(filesystem, data)
+        except (MillstreamError, OSError) as error:
+            yield unusable_file_finding(join(data, CLUSTER_FILE), error)
+        return
     owners = _owners(filesystem, data)
     findings: list[Finding] = []
     for _ in range(_TRIES_MAX):

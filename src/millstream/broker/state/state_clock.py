@@ -52,7 +52,12 @@ class StateClock:
 
     async def save(self) -> None:
         """Store the time, so that the next coordinator continues from there."""
-        await self._state.put([(CLOCK_KEY, msgspec.json.encode(_StoredTime(1, self.now_ms())))])
+        await self._state.put([clock_entry(self.now_ms())])
+
+
+def clock_entry(now_ms: int) -> tuple[bytes, bytes]:
+    """Return the entry with a time, from which the next coordinator continues."""
+    return CLOCK_KEY, msgspec.json.encode(_StoredTime(1, now_ms))
 
 
 def _stored_ms(state: StateLog) -> int:

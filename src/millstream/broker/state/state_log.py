@@ -120,6 +120,13 @@ class StateLog(StateWriter):
         loaded._compact_if_worthwhile()
         return loaded
 
+    @classmethod
+    def read(cls, log: Log, clock: Clock) -> dict[bytes, bytes]:
+        """Return the map that a log stores, and leave the log as it is. Raises as `open` does."""
+        loaded = cls(log, clock)
+        loaded._replay()
+        return loaded.entries
+
     def _replay(self) -> None:
         for record in self._stored_records():
             if record.key is None:

@@ -91,18 +91,7 @@ class StateWriter(ABC):
         return self._fence is None and not self._is_closed
 
     def _stored_records(self) -> Iterator[StoredRecord]:
-        """Go over all records; raises if some are damaged or missing, as a state needs them all."""
-        if self.log.offline:
-            raise again(self.log.offline)
-        if self.log.recovered.damage:
-            raise self.log.recovered.damage[0]
-        for record in self.log.records():
-            if isinstance(record, Gap):
-                raise CorruptData(
-                    f"{self.log.name}: offsets {record.from_offset} to {record.to_offset}"
-                    " are missing"
-                )
-            yield record
+        return stored_records(self.log)
 
     def _write(
         self, records: Sequence[Record], size: int, *, is_alone: bool = False
@@ -199,6 +188,20 @@ class StateWriter(ABC):
         self._flush()
         while self._in_flight and self._fence is None:
             await self._wait_for_batch()
+
+
+def stored_records(log: Log) -> Iterator[StoredRecord]:
+    """Go over all records; raises if some are damaged or missing, as a state needs them all."""
+    if log.offline:
+        raise again(log.offline)
+    if log.recovered.damage:
+        raise log.recovered.damage[0]
+    for record in log.records():
+        if isinstance(record, Gap):
+            raise CorruptData(
+                f"{log.name}: offsets {record.from_offset} to {record.to_offset} are missing"
+            )
+        yield record
 
 
 def fail_writes(writes: Sequence[Write], error: BaseException) -> None:

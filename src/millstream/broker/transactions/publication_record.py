@@ -42,6 +42,14 @@ def encode_publication_key(publisher: str) -> bytes:
     return _MARK + publisher.encode()
 
 
+def publisher_of(key: bytes) -> str:
+    """Return the publisher whose key this is."""
+    try:
+        return key.removeprefix(_MARK).decode()
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"publication {key!r}: {error}") from error
+
+
 def encode_publication(publication: Publication) -> bytes:
     """Return the stored form of a publication."""
     stored = _Stored(
@@ -53,14 +61,14 @@ def encode_publication(publication: Publication) -> bytes:
 def decode_publication(key: bytes, value: bytes) -> Publication:
     """Decode the result of `encode_publication`."""
     try:
-        publisher = key.removeprefix(_MARK).decode()
+        publisher = publisher_of(key)
         version = msgspec.json.decode(value, type=_Version).version
         if version != VERSION:
             raise UnknownFormat(
                 f"publisher {publisher!r} has version {version}, expected {VERSION}"
             )
         stored = msgspec.json.decode(value, type=_Stored)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise CorruptData(f"publication {key!r}: {error}") from error
     return Publication(publisher=publisher, sequence=stored.sequence, update_ms=stored.update_ms)
 

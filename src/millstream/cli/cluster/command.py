@@ -7,6 +7,7 @@ import click
 from millstream.cli.support.command_group import CommandGroup
 
 VERBS = {
+    "adopt": "millstream.cli.cluster.adopt:adopt",
     "dev": "millstream.cli.cluster.dev:dev",
     "elect": "millstream.cli.cluster.elect:elect",
     "nodes": "millstream.cli.cluster.nodes:nodes",

@@ -17,7 +17,7 @@ from millstream.cli.support.output import print_table, to_json
 
 
 @click.command()
-@partitions_argument
+@partitions_argument()
 @click.option(
     "--unclean",
     is_flag=True,

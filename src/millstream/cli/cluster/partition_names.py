@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import click
 
 from millstream.cli.support.completions import complete_topics
 from millstream.cli.support.node_api import NodeApi
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+INTERNAL_PREFIX = "__"
+"""Names of topics in which a cluster keeps its own state start with this."""
 
 PARTITIONS_PATH = "/v1/cluster/partitions"
 
@@ -33,14 +39,16 @@ def _parse_one(text: str) -> PartitionArgument:
     return PartitionArgument(topic, int(index) if slash else None)
 
 
-partitions_argument = click.argument(
-    "chosen",
-    metavar="TOPIC[/PARTITION]...",
-    nargs=-1,
-    required=True,
-    callback=_parse,
-    shell_complete=complete_topics,
-)
+def partitions_argument(*, is_required: bool = True) -> Callable[[F], F]:
+    """Add the argument `chosen`: topics and partitions."""
+    return click.argument(
+        "chosen",
+        metavar="TOPIC[/PARTITION]..." if is_required else "[TOPIC[/PARTITION]]...",
+        nargs=-1,
+        required=is_required,
+        callback=_parse,
+        shell_complete=complete_topics,
+    )
 
 
 def described_partitions(node: NodeApi, chosen: tuple[PartitionArgument, ...]) -> list[Any]:

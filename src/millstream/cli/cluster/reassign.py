@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from millstream.cli.cluster.move_progress import wait_option, wait_until_moved
 from millstream.cli.cluster.partition_names import (
+    INTERNAL_PREFIX,
     PartitionArgument,
     described_partitions,
     is_moving,
     partitions_argument,
+    partitions_of,
 )
+from millstream.cli.cluster.replica_choice import choose_replicas
 from millstream.cli.cluster.tables import print_moves
 from millstream.cli.support.node_api import connected, server_option
 from millstream.cli.support.options import json_option
@@ -31,13 +35,22 @@ def _replicas(
 
 
 @click.command()
-@partitions_argument
+@partitions_argument(is_required=False)
+@click.option("--all", "is_all", is_flag=True, help="All partitions of all topics of clients.")
 @click.option(
     "--to",
     "replicas",
     metavar="NODE,NODE,...",
     callback=_replicas,
     help="Nodes that should have the replicas. The first is the preferred leader.",
+)
+@click.option(
+    "--replicas",
+    "count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of replicas. The nodes are chosen: those with the fewest replicas, in different"
+    " racks; leaders are spread.",
 )
 @click.option("--cancel", is_flag=True, help="Cancel the moves in progress instead.")
 @wait_option
@@ -46,7 +59,9 @@ def _replicas(
 def reassign(
     *,
     chosen: tuple[PartitionArgument, ...],
+    is_all: bool,
     replicas: list[int] | None,
+    count: int | None,
     cancel: bool,
     is_waiting: bool,
     server: str,
@@ -67,15 +82,27 @@ def reassign(
     Example:
         millstream cluster reassign orders/0 --to 1,2,4
     """
-    if cancel == (replicas is not None):
-        raise click.UsageError("one of --to and --cancel is needed")
+    if (replicas is not None) + (count is not None) + cancel != 1:
+        raise click.UsageError("one of --to, --replicas and --cancel is needed")
+    if is_all == bool(chosen):
+        raise click.UsageError("either topics or --all is needed")
     with connected(server) as node:
+        if is_all:
+            names_of_all = {item["topic"] for item in partitions_of(node)}
+            chosen = tuple(
+                PartitionArgument(name, None)
+                for name in sorted(names_of_all)
+                if not name.startswith(INTERNAL_PREFIX)
+            )
         partitions = described_partitions(node, chosen)
-        if cancel:
-            partitions = [item for item in partitions if is_moving(item)]
+        targets: Sequence[Sequence[int] | None] = [replicas] * len(partitions)
+        if count is not None:
+            nodes = node.ask("GET", "/v1/cluster", field="nodes")["nodes"]
+            targets = choose_replicas(partitions, count, nodes, partitions_of(node))
         names = [
-            {"topic": item["topic"], "partition": item["partition"], "replicas": replicas}
-            for item in partitions
+            {"topic": item["topic"], "partition": item["partition"], "replicas": target}
+            for item, target in zip(partitions, targets, strict=True)
+            if (is_moving(item) if cancel else target != item["replicas"])
         ]
         answer: Any = {"moves": []}
         if names:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from millstream.cli.cluster.tables import print_nodes, print_problems
+from millstream.cli.cluster.tables import print_nodes, print_problems, print_warnings
 from millstream.cli.support.exit import Exit
 from millstream.cli.support.node_api import connected, server_option
 from millstream.cli.support.options import json_option
@@ -38,6 +38,7 @@ def status(context: click.Context, *, server: str, as_json: bool) -> None:
         click.echo(printable(_summary(answer)))
         print_nodes(answer["nodes"])
         print_problems(answer["problems"])
+        print_warnings(answer.get("warnings", ()))
     context.exit(Exit.DONE if is_well(answer) else Exit.FAILED)
 
 

@@ -103,5 +103,10 @@ def print_problems(problems: Iterable[str]) -> None:
         click.echo(printable(f"problem: {problem}"))
 
 
+def print_warnings(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        click.echo(printable(f"warning: {warning}"))
+
+
 def listed(nodes: Iterable[int]) -> str:
     return ",".join(map(str, nodes)) or NONE

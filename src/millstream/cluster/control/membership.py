@@ -19,6 +19,11 @@ from collections.abc import Callable
 import msgspec
 
 from millstream.clock import Clock
+from millstream.cluster.control.adoption_row import (
+    ADOPTING_KEY,
+    decode_adoption,
+    describe_adoption,
+)
 from millstream.cluster.control.node_identity import IdentityFile
 from millstream.cluster.control.node_row import NodeRow, encode_node, life_key, node_key
 from millstream.cluster.lease import LeaseBelief
@@ -158,6 +163,7 @@ class Membership:
                 compares=[
                     CompareCreated(key, ABSENT),
                     Compare(record_key, ABSENT if last is None else last.revision),
+                    Compare(ADOPTING_KEY, ABSENT),
                 ],
                 puts={key: encode_node(row), record_key: encode_life(life.record)},
                 lease=lease,
@@ -192,6 +198,11 @@ class Membership:
         return revision is not None
 
     async def _explain_wait(self, key: str) -> None:
+        adopting = await self._metadata.get(ADOPTING_KEY)
+        if adopting is not None:
+            self.problem = describe_adoption(decode_adoption(ADOPTING_KEY, adopting.value))
+            logger.warning("%s", self.problem)
+            return
         entry = await self._metadata.get(key)
         if entry is None:
             return

@@ -31,6 +31,19 @@ class NodeIdentity:
     tokens: tuple[str, ...] = ()
 
 
+def read_identity(filesystem: Filesystem, directory: str) -> NodeIdentity | None:
+    """Return what a directory remembers; `None` if it does not belong to a cluster."""
+    try:
+        content = read_document(filesystem, join(directory, CLUSTER_FILE), _KIND, _VERSION)
+    except FileNotFoundError:
+        return None
+    return NodeIdentity(
+        str(content["cluster"]),
+        int(content["node_id"]),
+        tuple(str(token) for token in content["tokens"]),
+    )
+
+
 class IdentityFile:
     """`cluster.json` of one data directory."""
 
@@ -41,17 +54,10 @@ class IdentityFile:
 
     def open(self, cluster: str, node_id: int) -> NodeIdentity:
         """Return the identity; raise `InvalidConfig` if the directory belongs to another node."""
-        path = join(self._directory, CLUSTER_FILE)
-        try:
-            content = read_document(self._filesystem, path, _KIND, _VERSION)
-        except FileNotFoundError:
+        stored = read_identity(self._filesystem, self._directory)
+        if stored is None:
             self._identity = NodeIdentity(cluster, node_id)
             return self._identity
-        stored = NodeIdentity(
-            str(content["cluster"]),
-            int(content["node_id"]),
-            tuple(str(token) for token in content["tokens"]),
-        )
         if stored.cluster != cluster:
             raise InvalidConfig(
                 f"{self._directory} belongs to cluster {stored.cluster!r}, and this node is"

@@ -71,6 +71,9 @@ class ClusterAnswer(Struct, kw_only=True):
     reassigning: int
     """Partitions whose replicas are being moved."""
     problems: list[str]
+    warnings: list[str]
+    """What works, and would not survive the loss of a node as operators expect: two nodes, or two
+    replicas."""
 
 
 class FollowerShape(Struct, kw_only=True):

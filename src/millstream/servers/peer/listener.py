@@ -95,11 +95,16 @@ class PeerListener:
         if not (is_loopback(host) or self._is_mutual or self._is_insecure):
             raise InvalidConfig(
                 f"peer listener at {host} can be reached from other machines: that needs mutual"
-                " TLS, or has to be allowed with --insecure"
+                " TLS (cluster.peer_ca_file, cluster.peer_cert_file, cluster.peer_key_file), or has"
+                " to be allowed with --insecure"
             )
         bound_port = await self._acceptor.listen(host, port)
         self._sweep_later()
         return bound_port
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Use another context for new connections: certificates have changed."""
+        self._acceptor.use_tls(context)
 
     @property
     def connections(self) -> Iterable[PeerProtocol]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -32,6 +32,9 @@ from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
 
+PAIR = 2
+"""Of two nodes or replicas none may be missing for a majority: no more than one is gained."""
+
 
 async def describe_cluster(request: HttpRequest) -> Response:
     """Return the nodes of the cluster, and how many partitions are well.
@@ -53,8 +56,32 @@ async def describe_cluster(request: HttpRequest) -> Response:
             under_replicated=sum(1 for status in statuses if status.is_under_replicated),
             reassigning=sum(1 for status in statuses if status.adding or status.removing),
             problems=[problem.message for problem in broker.problems()],
+            warnings=list(_warnings(broker, statuses)),
         )
     )
+
+
+def _warnings(broker: Broker, statuses: Iterable[PartitionStatus]) -> Iterator[str]:
+    """Yield what two nodes or two replicas cannot do: with one of them down nothing is written."""
+    alive = sum(1 for node in broker.admin.nodes() if node.is_alive)
+    if alive == PAIR:
+        yield (
+            "the cluster has 2 nodes: if one is down, writes with acks=all are refused; 3 or 5 are"
+            " recommended"
+        )
+    elif alive > PAIR:
+        pairs = [
+            status
+            for status in statuses
+            if len(status.target) == PAIR == status.min_insync
+            and not broker.topics.get(status.partition.topic).is_internal
+        ]
+        if pairs:
+            first = pairs[0].partition
+            yield (
+                f"{len(pairs)} partitions have 2 replicas, such as {first.topic}/{first.partition}:"
+                " if one is down, writes with acks=all are refused; 3 are recommended"
+            )
 
 
 def _partitions(broker: Broker) -> Iterator[PartitionStatus]:
@@ -208,6 +235,7 @@ OPERATIONS = (
             "under_replicated": 0,
             "reassigning": 0,
             "problems": [],
+            "warnings": [],
         },
     ),
     HttpOperation(
