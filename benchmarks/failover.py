@@ -131,8 +131,9 @@ def main() -> None:
         cluster.stop()
     ttl = ClusterConfig().lease_ttl_ms / 1000
     print(
-        f"{kills} kills, {arguments.client}, lease of {ttl:g} s: median {statistics.median(pauses):.2f} s,"
-        f" shortest {min(pauses):.2f} s, longest {max(pauses):.2f} s"
+        f"{arguments.client}, {kills} kills, lease of {ttl:g} s:"
+        f" median {statistics.median(pauses):.2f} s, shortest {min(pauses):.2f} s,"
+        f" longest {max(pauses):.2f} s"
     )
 
 
