@@ -38,7 +38,7 @@ proxy: ## Install the proxy that the tests use, if it is missing.
 etcd: ## Install the etcd that the tests and a cluster for development use, if it is missing.
 	@tools/setup-etcd
 
-demo: setup java ## A node, a crash, a pipeline on Spark, a query, a plot: the story, step by step.
+demo: setup java etcd ## A node, a crash, a pipeline on Spark, a query, a cluster: the story, step by step.
 	@$(BIN)/python examples/demo
 
 test: setup java clients browser proxy etcd ## Run all tests, and print the slowest.

@@ -346,6 +346,7 @@ def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout[-3_000:] + result.stderr
     assert "35,000 records of 35,000 clicks: 0 lost, 0 duplicates" in result.stdout
     assert "35,000 counted in the topic, 35,000 in the table" in result.stdout
-    assert "4: The console" in result.stdout
+    assert "20,000 records of 20,000 clicks: 0 lost, 0 duplicates" in result.stdout
+    assert "5: The console" in result.stdout
     assert (tmp_path / "millstream-demo.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["millstream-demo.png", "tmp"]

@@ -1,4 +1,4 @@
-"""Demo of Millstream in two minutes: a node, a crash, a pipeline, a query, a plot, a console.
+"""Demo of Millstream in two minutes: a node, a crash, a pipeline, a query, a cluster, a console.
 
 `make demo` runs it. It uses a temporary directory and free ports, and leaves only the plot. On a
 terminal, the node and its console run until Ctrl-C; otherwise the demo ends by itself.
@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import cluster
 import console
 import crash
 import pipeline
@@ -34,7 +35,9 @@ def main() -> None:
             pipeline.present(node, directory)
             chapter("3: One query over a topic and a table")
             query.present(node, directory, crash.EVENTS)
-            chapter("4: The console")
+            chapter("4: A cluster that goes on without its leader")
+            cluster.present(directory)
+            chapter("5: The console")
             console.present(node)
 
 

@@ -36,7 +36,7 @@ from millstream.cluster.forwarding.counters import ForwardCounters
 from millstream.cluster.hlc import HybridClock
 from millstream.cluster.isr import IsrPolicy
 from millstream.cluster.member import ClusterMember
-from millstream.config.schema import Endpoint, NodeConfig, is_unspecified
+from millstream.config.schema import Endpoint, NodeConfig, ReplicaSelector, is_unspecified
 from millstream.errors import InvalidConfig, Unavailable
 from millstream.metadata.etcd.etcd_metadata import EtcdMetadata
 from millstream.metadata.interface import LeasedMetadata
@@ -240,6 +240,7 @@ class NodeCluster:
             http=http,
             peer=peer,
             rack=self.config.cluster.rack,
+            selects_by_rack=self.config.cluster.replica_selector is ReplicaSelector.RACK,
             directory=str(self.identity.incarnation),
             release=__version__,
             started_ms=int(time.time() * 1000),

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.partition.partition import Partition
 from millstream.cluster.member import ClusterMember
-from millstream.config.schema import BrokerConfig, ClusterConfig, Endpoint, NodeConfig
+from millstream.config.schema import (
+    BrokerConfig,
+    ClusterConfig,
+    Endpoint,
+    NodeConfig,
+    ReplicaSelector,
+)
 from millstream.errors import NotLeader
 from millstream.node import Node
 from millstream.protocols.peer.error_codes import PeerErrorCode
@@ -32,13 +38,16 @@ WAIT_SECONDS = 30.0
 class LocalCluster:
     """Nodes by id."""
 
-    def __init__(self, directory: Path, count: int, lease_ttl_ms: int) -> None:
+    def __init__(
+        self, directory: Path, count: int, lease_ttl_ms: int, racks: Sequence[str]
+    ) -> None:
         self.directory = directory
         self.server = MetadataServer(LoopTimers())
         self.nodes: dict[int, Node] = {}
         self.connections: dict[int, MemoryMetadata] = {}
         self._lease_ttl_ms = lease_ttl_ms
         self._count = count
+        self._racks = racks
 
     async def start(self) -> None:
         await asyncio.gather(*(self.start_node(node_id) for node_id in range(1, self._count + 1)))
@@ -58,6 +67,8 @@ class LocalCluster:
                     "peer": ANY_PORT,
                     "lease_ttl_ms": self._lease_ttl_ms,
                     "replica_lag_ms_max": 60_000,  # A busy machine must not change the ISR.
+                    "rack": self._racks[node_id - 1] if self._racks else None,
+                    "replica_selector": ReplicaSelector.RACK,
                     **settings,
                 }
             ),
@@ -172,10 +183,10 @@ def values_of(partition: Partition) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def local_cluster(
-    directory: Path, count: int = 3, *, lease_ttl_ms: int = 2_000
+    directory: Path, count: int = 3, *, lease_ttl_ms: int = 2_000, racks: Sequence[str] = ()
 ) -> AsyncIterator[LocalCluster]:
     """Run a cluster for the duration of the block."""
-    cluster = LocalCluster(directory, count, lease_ttl_ms)
+    cluster = LocalCluster(directory, count, lease_ttl_ms, racks)
     await cluster.start()
     try:
         yield cluster

@@ -79,6 +79,17 @@ class ClusterView(Protocol):
         """Return the node that coordinates a group or a transactional id; None if none does now."""
         ...
 
+    def serves_rack(self, rack: str) -> bool:
+        """Return whether consumers in a rack may read replicas of this node that follow."""
+        ...
+
+    def nearest_replica(self, topic: str, index: int, rack: str) -> int:
+        """Return the node from which consumers in a rack should read a partition.
+
+        `NO_NODE` if that is the leader.
+        """
+        ...
+
 
 class LoneNodeView:
     """The view of a node without a cluster."""
@@ -118,3 +129,9 @@ class LoneNodeView:
 
     def coordinator_of(self, kind: CoordinatorKind, key: str) -> BrokerNode | None:  # noqa: ARG002
         return self.nodes()[0]
+
+    def serves_rack(self, rack: str) -> bool:  # noqa: ARG002
+        return False
+
+    def nearest_replica(self, topic: str, index: int, rack: str) -> int:  # noqa: ARG002
+        return NO_NODE

@@ -46,6 +46,17 @@ GROUP_FIELDS: Mapping[str, str] = MappingProxyType(
 )
 """Fields of `BrokerConfig` by the names of group configs."""
 
+REPLICATION_THROTTLES = frozenset(
+    {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""Throttles of Kafka that no node has. `kafka-reassign-partitions --verify` clears them, whether
+they were set or not, so clearing them succeeds; setting them is refused.
+"""
+
 _NODE_PREFIX = CONFIGS_PREFIX + "node/"
 _GROUP_PREFIX = CONFIGS_PREFIX + "group/"
 _DIGITS_MAX = 18
@@ -165,6 +176,7 @@ class DynamicConfigs:
         self, key: str, changes: Sequence[ConfigChange], *, is_validate_only: bool = False
     ) -> None:
         """Change some configs of a key, all of them or none, or only validate that."""
+        changes = [change for change in changes if not _clears_throttle(change)]
         _check_names(key, (change.name for change in changes))
         await self._locks.run(
             key,
@@ -251,6 +263,11 @@ def _check_names(key: str, names: Iterable[str]) -> None:
         f"cannot change {', '.join(others)}: configs of a node are read-only here, except"
         f" {allowed}; change its configuration file"
     )
+
+
+def _clears_throttle(change: ConfigChange) -> bool:
+    is_removed = change.operation is AlterConfigOperation.DELETE
+    return is_removed and change.name in REPLICATION_THROTTLES
 
 
 def _changed(old: Mapping[str, str], changes: Sequence[ConfigChange]) -> Mapping[str, str]:

@@ -145,12 +145,18 @@ class ClusterMember:
         http: Endpoint,
         peer: Endpoint,
         rack: str | None,
+        selects_by_rack: bool,
         directory: str,
         release: str,
         started_ms: int,
     ) -> None:
         """Register the node, and take part. The servers listen already, at these addresses."""
-        broker.cluster = SharedClusterView(self.state, broker.topics, self._coordinator_partition)
+        broker.cluster = SharedClusterView(
+            self.state,
+            broker.topics,
+            self._coordinator_partition,
+            rack=rack if selects_by_rack else None,
+        )
         broker.topics.on_change(self._on_topic_change)
         row = NodeRow(
             directory=directory,

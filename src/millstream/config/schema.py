@@ -934,6 +934,18 @@ _HTTP = Endpoint("127.0.0.1", 8080)
 _PEER = Endpoint("127.0.0.1", 9093)
 
 
+class ReplicaSelector(enum.Enum):
+    """Which replica Kafka consumers read from."""
+
+    LEADER = "leader"
+    """The leader, always."""
+
+    RACK = "rack"
+    """A replica that is in sync and in the rack of the consumer (`client.rack`), if there is one;
+    otherwise the leader.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig(_Limited):
     """Settings of one node for its cluster. A node without etcd is alone."""
@@ -982,6 +994,11 @@ class ClusterConfig(_Limited):
     rack: str | None = None
     """Rack, zone or site of the node: replicas are spread over them."""
 
+    replica_selector: ReplicaSelector = ReplicaSelector.LEADER
+    """Which replica Kafka consumers read from: always the leader, or one in the rack that a
+    consumer names in `client.rack` (KIP-392). All nodes of a cluster should have the same.
+    """
+
     peer: Endpoint = _PEER
     """Address on which the node listens for other nodes of its cluster."""
 
@@ -1021,6 +1038,7 @@ class ClusterConfig(_Limited):
                 raise InvalidField(
                     f"{{}} must be {LABEL_WORDS}, got {{value!r}}", name, value=value
                 )
+        _check_member("replica_selector", self.replica_selector, ReplicaSelector)
         _check_together(self, "etcd_user", "etcd_password_file")
         _check_together(self, "etcd_cert_file", "etcd_key_file")
         _check_together(self, "peer_cert_file", "peer_key_file")

@@ -8,8 +8,10 @@
     suites/                  suites that every `Filesystem` must pass
     memory_metadata.py       metadata in memory for several nodes, with leases on a manual clock
     broker.py                a real broker in a thread
+    cluster.py               a real cluster: etcd, and nodes as processes that can be killed
+    replica_files.py         comparison of replicas by their files
     etcd.py                  a real etcd of one or more members, which can be killed
-    pytest_plugin.py         fixtures for both
+    pytest_plugin.py         fixtures for all three
 
 The suites need pytest, so they are not imported here. Inside the disk: `changes.py` and `trace.py`
 have its events, `image.py` its content, `disk_state.py` which changes are certain to survive a

@@ -1,9 +1,9 @@
-"""Pytest plugin with the fixtures `millstream_broker` and `millstream_etcd`.
+"""Pytest plugin with the fixtures `millstream_broker`, `millstream_cluster` and `millstream_etcd`.
 
     def test_orders_arrive(millstream_broker):
         producer = Producer({"bootstrap.servers": millstream_broker.bootstrap})
 
-Each test has a real broker, or a real etcd with one member.
+Each test has a real broker, a real cluster of three nodes, or a real etcd with one member.
 
 pytest loads it automatically if Millstream is installed.
 """
@@ -17,6 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from millstream.testing.broker import RunningBroker
+    from millstream.testing.cluster import RunningCluster
     from millstream.testing.etcd import RunningEtcd
 
 
@@ -36,3 +37,12 @@ def millstream_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
 
     with running_etcd(tmp_path_factory.mktemp("etcd")) as etcd:
         yield etcd
+
+
+@pytest.fixture
+def millstream_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """Three nodes, each a process, and an etcd, on free ports; killed after the test."""
+    from millstream.testing.cluster import running_cluster  # noqa: PLC0415 - starts quickly.
+
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster

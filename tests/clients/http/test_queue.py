@@ -9,6 +9,8 @@ import pytest
 
 from millstream.errors import StaleReceipt, UnknownQueue
 
+from .scripted import ScriptedNode, answer, refusal
+
 PATIENCE_S = 30
 
 
@@ -275,3 +277,15 @@ def test_a_worker_outlives_claims_that_are_cut(connect, proxy, client, queue):
                 jobs.stop()
     assert sorted(seen) == list(range(6))
     assert counts(queue) == (0, 0, 6)
+
+
+def test_a_claim_of_unknown_outcome_is_not_taken_for_an_empty_queue(connect):
+    """A node of a cluster answers so if the coordinator of the queue failed with the claim."""
+    with ScriptedNode(
+        refusal(504, "outcome_unknown"),
+        refusal(504, "outcome_unknown"),
+        answer(200, {"jobs": [], "cost": {}}),
+    ) as node:
+        with connect(node.url).queue("q").work(stops_when_empty=True) as jobs:
+            assert list(jobs) == []
+        assert len(node.seen) == 3

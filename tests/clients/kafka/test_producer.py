@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from millstream.clients.kafka.client import KafkaClient
@@ -37,6 +39,7 @@ from millstream.records.build import build_batch
 from millstream.records.record import Record
 from millstream.records.topic_partition import TopicPartition
 from millstream.testing.clocks.manual_clock import ManualClock
+from millstream.testing.etcd import free_ports
 
 from .fake_node import FakeNode
 from .samples import UNCOMMITTED, batch_for, confluent_read, read, write
@@ -305,6 +308,27 @@ def test_a_node_that_refuses_for_ever_is_given_up():
     with pytest.raises(NotEnoughReplicas):
         produce_to(Refusing(*[19] * 100), timeout_s=3.0, clock=clock, pause=clock.advance)
     assert clock.monotonic() < 3.0
+
+
+def test_the_next_leader_is_found_although_the_dead_one_stays_dead():
+    """Fresh metadata names the dead node at first, as until another node is elected."""
+
+    class Elected(Refusing):
+        asked = 0
+
+        def __call__(self, header, body):
+            answer = super().__call__(header, body)
+            if header.api_key != METADATA:
+                return answer
+            self.asked += 1
+            dead = MetadataResponseBroker(node_id=1, host="127.0.0.1", port=free_ports(1)[0])
+            part = MetadataResponsePartition(partition_index=0, leader_id=int(self.asked < 5))
+            topics = (MetadataResponseTopic(name="t", partitions=(part,)),)
+            return dataclasses.replace(answer, brokers=(*answer.brokers, dead), topics=topics)
+
+    elected, clock = Elected(), ManualClock()
+    produce_to(elected, timeout_s=30.0, clock=clock, pause=clock.advance)
+    assert elected.sequences == [0, 1, 2, 3]
 
 
 def test_sequences_begin_again_at_zero_after_the_last_number():

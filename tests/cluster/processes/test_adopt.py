@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,8 +17,8 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream import Client
+from millstream.testing.cluster import RunningNode
 from millstream.testing.etcd import RunningEtcd, free_ports, running_etcd
-from tests.cluster.processes.node_process import NodeProcess
 
 WAIT_SECONDS = 120.0
 PARTITIONS = 3
@@ -28,10 +31,10 @@ def etcd(tmp_path: Path) -> Iterator[RunningEtcd]:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[NodeProcess]]:
+def nodes(tmp_path: Path) -> Iterator[list[RunningNode]]:
     """Three nodes that are not started; none of them has an etcd."""
     ports = free_ports(9)
-    made = [NodeProcess(tmp_path, n + 1, (), ports[3 * n :][:3]) for n in range(3)]
+    made = [RunningNode(n + 1, tmp_path, ports[3 * n :][:3], {}) for n in range(3)]
     try:
         yield made
     finally:
@@ -39,11 +42,28 @@ def nodes(tmp_path: Path) -> Iterator[list[NodeProcess]]:
             node.close()
 
 
-def url(node: NodeProcess) -> str:
-    return f"http://{node.http}"
+def join(node: RunningNode, etcd: RunningEtcd) -> None:
+    """Let a node be one of a cluster from its next start on."""
+    node.settings["cluster.etcd"] = ",".join(etcd.endpoints)
 
 
-def kafka(node: NodeProcess, **settings: Any) -> dict[str, Any]:
+def command(node: RunningNode, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with the settings of a node, and return how it ended."""
+    settings = {"MILLSTREAM_NODE_ID": str(node.node_id)}
+    if etcd := node.settings.get("cluster.etcd"):
+        settings["MILLSTREAM_CLUSTER_ETCD"] = etcd
+    return subprocess.run(
+        [sys.executable, "-m", "millstream.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=node.data.parent,
+        env={**os.environ, **settings},
+        timeout=300,
+        check=False,
+    )
+
+
+def kafka(node: RunningNode, **settings: Any) -> dict[str, Any]:
     return {
         "bootstrap.servers": node.bootstrap,
         **{name.replace("_", "."): value for name, value in settings.items()},
@@ -65,7 +85,7 @@ def produce(producer: Producer, topic: str, values: range) -> None:
     assert not failed
 
 
-def read_all(node: NodeProcess, topic: str, count: int) -> list[int]:
+def read_all(node: RunningNode, topic: str, count: int) -> list[int]:
     """Read a topic from its start as a new group does, without records of open transactions."""
     consumer = Consumer(
         kafka(node, group_id=f"reader-{uuid.uuid4()}", auto_offset_reset="earliest")
@@ -82,7 +102,7 @@ def read_all(node: NodeProcess, topic: str, count: int) -> list[int]:
     return sorted(values)
 
 
-def commit(node: NodeProcess, group: str, topic: str, count: int) -> list[TopicPartition]:
+def commit(node: RunningNode, group: str, topic: str, count: int) -> list[TopicPartition]:
     """Read so many records as a member of a group, and commit."""
     consumer = Consumer(
         kafka(node, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False)
@@ -96,7 +116,7 @@ def commit(node: NodeProcess, group: str, topic: str, count: int) -> list[TopicP
     return committed
 
 
-def committed_offsets(node: NodeProcess, group: str, topic: str) -> list[int]:
+def committed_offsets(node: RunningNode, group: str, topic: str) -> list[int]:
     consumer = Consumer(kafka(node, group_id=group))
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     offsets = [found.offset for found in consumer.committed(partitions, timeout=WAIT_SECONDS)]
@@ -104,14 +124,14 @@ def committed_offsets(node: NodeProcess, group: str, topic: str) -> list[int]:
     return offsets
 
 
-def adopt(node: NodeProcess, *options: str) -> str:
-    done = node.run("cluster", "adopt", "--data", str(node.data), *options)
+def adopt(node: RunningNode, *options: str) -> str:
+    done = command(node, "cluster", "adopt", "--data", str(node.data), *options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_a_lone_node_becomes_the_first_of_three_and_nothing_is_lost(
-    nodes: list[NodeProcess], etcd: RunningEtcd
+    nodes: list[RunningNode], etcd: RunningEtcd
 ) -> None:
     first, second, third = nodes
     first.start()
@@ -134,7 +154,7 @@ def test_a_lone_node_becomes_the_first_of_three_and_nothing_is_lost(
     for group in groups:
         commit(first, group, "t", 60)
     before = {group: committed_offsets(first, group, "t") for group in groups}
-    with Client(url(first)) as client:
+    with Client(first.url) as client:
         mail = client.create_queue("mail", lease_ms=600_000)
         mail.put(b"one")
         mail.put(b"two")
@@ -142,7 +162,7 @@ def test_a_lone_node_becomes_the_first_of_three_and_nothing_is_lost(
     first.stop()
 
     # A node in the cluster does not take the directory as it is, and says what to do.
-    first.etcd = etcd.endpoints
+    join(first, etcd)
     with pytest.raises(AssertionError, match="millstream cluster adopt"):
         first.start()
     first.close()
@@ -153,7 +173,7 @@ def test_a_lone_node_becomes_the_first_of_three_and_nothing_is_lost(
     first.start()
     assert read_all(first, "t", 330) == list(range(330))
     assert {group: committed_offsets(first, group, "t") for group in groups} == before
-    with Client(url(first)) as client:
+    with Client(first.url) as client:
         mail = client.queue("mail")
         mail.ack([held])
         (other,) = mail.claim(1)
@@ -171,9 +191,9 @@ def test_a_lone_node_becomes_the_first_of_three_and_nothing_is_lost(
     assert read_all(first, "u", 10) == list(range(10))
 
     for node in (second, third):
-        node.etcd = etcd.endpoints
+        join(node, etcd)
         node.start()
-    done = first.run("cluster", "reassign", "--all", "--replicas", "3", "--server", url(first))
+    done = command(first, "cluster", "reassign", "--all", "--replicas", "3", "--server", first.url)
     assert done.returncode == 0, done.stderr
     wait_until_well(first)
     first.kill()
@@ -183,11 +203,11 @@ def test_a_lone_node_becomes_the_first_of_three_and_nothing_is_lost(
     assert (first.data / "before-adoption" / "meta.db").exists()
 
 
-def wait_until_well(node: NodeProcess) -> None:
+def wait_until_well(node: RunningNode) -> None:
     """Return when every partition, of internal topics too, has three replicas in sync."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
-        done = node.run("cluster", "partitions", "--json", "--server", url(node))
+        done = command(node, "cluster", "partitions", "--json", "--server", node.url)
         partitions = json.loads(done.stdout)["partitions"] if done.returncode == 0 else []
         if partitions and all(len(item["isr"]) == 3 for item in partitions):
             return

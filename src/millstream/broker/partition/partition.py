@@ -205,6 +205,16 @@ class Partition:
             self._replica.check_leader()
         self.offsets.check_leader_epoch(leader_epoch)
 
+    def check_reader(self, leader_epoch: int, *, may_follow: bool) -> None:
+        """Raise unless a consumer may read here: this node leads the partition.
+
+        With `may_follow`, a replica that follows and is in sync will do.
+        """
+        if may_follow and self._replica is not None and self._replica.is_following:
+            self._replica.check_in_sync(leader_epoch)
+        else:
+            self.check_leader(leader_epoch)
+
     # Opening and closing.
 
     @property

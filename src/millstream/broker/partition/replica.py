@@ -24,6 +24,13 @@ class PartitionReplica(Protocol):
         """Raise unless this node leads the partition, and may still believe so."""
         ...
 
+    def check_in_sync(self, leader_epoch: int) -> None:
+        """Raise unless this node follows the partition and is in sync: consumers may read here.
+
+        `leader_epoch` is the one that the caller knows, -1 if none.
+        """
+        ...
+
     @property
     def is_following(self) -> bool:
         """Whether another node leads: readers see what this replica knows to be committed."""

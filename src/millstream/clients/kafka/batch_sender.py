@@ -251,12 +251,13 @@ class BatchSender:
         if address is None:
             address = self._cluster.leader(partition, deadline)
             self._check_topic(partition, deadline)
-            self._leader_addresses[partition] = address
         leader = self._leaders.get(address)
         if leader is None:
             leader = self._leaders[address] = _LeaderConnection(
                 self._cluster.acquire(address, deadline)
             )
+        # Not before there is a connection: a dead node would be tried until it comes back.
+        self._leader_addresses[partition] = address
         return leader
 
     def _check_topic(self, partition: TopicPartition, deadline: Deadline) -> None:

@@ -208,11 +208,18 @@ class SharedClusterView:
         state: ClusterState,
         topics: Topics,
         coordinator_partition: Callable[[CoordinatorKind, str], tuple[str, int]],
+        *,
+        rack: str | None = None,
     ) -> None:
-        """`coordinator_partition` returns the internal partition that a group or id belongs to."""
+        """Make the view.
+
+        `coordinator_partition` returns the internal partition that a group or id belongs to. `rack`
+        is that of this node, if consumers may read from the nearest replica.
+        """
         self._state = state
         self._topics = topics
         self._coordinator_partition = coordinator_partition
+        self._rack = rack
 
     @property
     def controller_id(self) -> int:
@@ -259,3 +266,16 @@ class SharedClusterView:
         if self._topics.find(topic) is None:
             return None
         return self.node(self.placement(topic, index).leader)
+
+    def serves_rack(self, rack: str) -> bool:
+        return rack == self._rack
+
+    def nearest_replica(self, topic: str, index: int, rack: str) -> int:
+        if self._rack is None:
+            return NO_NODE
+        placement = self.placement(topic, index)
+        nodes = self._state.nodes
+        near = [n for n in placement.isr if n in nodes and nodes[n].rack == rack]
+        if not near or placement.leader in near:
+            return NO_NODE
+        return near[index % len(near)]  # Partitions are spread over the replicas of a rack.

@@ -25,11 +25,13 @@ from millstream.cluster.replica_fetch import ReplicaFetch
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
 from millstream.errors import (
+    FencedLeaderEpoch,
     InvalidRequest,
     LeaderNotAvailable,
     NotEnoughReplicas,
     NotLeader,
     NotLeaderAnymore,
+    UnknownLeaderEpoch,
 )
 from millstream.storage.log import Log
 
@@ -91,6 +93,28 @@ class LocalReplica:
             raise self._not_leader()
         if not leader.may_answer(self._context.clock.monotonic()):
             raise NotLeader(f"{self}: node {self._context.node_id} is not sure to lead it any more")
+
+    def check_in_sync(self, leader_epoch: int) -> None:
+        """Raise unless this node follows the partition and is in sync.
+
+        A node that is cut off from the cluster does not know whether it still is, so its lease has
+        to be valid. A replica learns the epoch of its leader from metadata: its log has it only
+        when there is a batch of it.
+        """
+        context = self._context
+        state = context.state.partitions.get(self.key)
+        if (
+            state is None
+            or not self._is_present
+            or self.leader is not None
+            or context.node_id not in state.isr_nodes
+            or not context.membership.belief.is_valid(context.clock.monotonic())
+        ):
+            raise self._not_leader()
+        if leader_epoch not in (-1, state.leader_epoch):
+            is_old = leader_epoch < state.leader_epoch
+            error = FencedLeaderEpoch if is_old else UnknownLeaderEpoch
+            raise error(f"{self}: leader epoch is {state.leader_epoch}, got {leader_epoch}")
 
     @property
     def is_following(self) -> bool:

@@ -572,6 +572,22 @@ def test_configs_are_set_deleted_appended_to_and_subtracted_from(version):
     run()
 
 
+def test_throttles_of_replication_can_be_cleared_and_not_set():
+    """`kafka-reassign-partitions --verify` clears them, whether they were set or not."""
+    names = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+
+    @in_loop
+    async def run() -> None:
+        async with open_handler_node() as node:
+            cleared = (BROKER, "7", [(name, DELETE, None) for name in names])
+            assert await change(node, cleared) == [(0, None)]
+            [(code, message)] = await change(node, (BROKER, "7", [(names[0], SET, "1")]))
+            assert code == ErrorCode.INVALID_REQUEST
+            assert f"cannot change {names[0]}" in (message or "")
+
+    run()
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [

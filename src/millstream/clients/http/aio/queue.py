@@ -59,8 +59,9 @@ class AsyncQueue:
     ) -> list[AsyncJob]:
         """Claim up to `max_jobs` jobs; if there is none, wait up to `wait_ms` for the first.
 
-        Raises `NodeUnreachable` with `may_be_done` set if no response arrived. Jobs that were
-        handed out by such a request return to the queue when their leases expire.
+        Raises `NodeUnreachable` with `may_be_done` set if no response arrived, and `OutcomeUnknown`
+        if the node that coordinates the queue did not answer the node that was asked. Jobs that
+        were handed out by such a request return to the queue when their leases expire.
         """
         claimed = await self._client.run(
             operations.claim(

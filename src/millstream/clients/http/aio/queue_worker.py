@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from millstream.clients.http.core import operations
 from millstream.clients.http.core.queues.claimed_jobs import ClaimedJobs
-from millstream.errors import MillstreamError, NodeUnreachable, StaleReceipt
+from millstream.errors import MillstreamError, NodeUnreachable, OutcomeUnknown, StaleReceipt
 
 if TYPE_CHECKING:
     from millstream.clients.http.aio.queue import AsyncJob, AsyncQueue
@@ -78,23 +78,26 @@ class AsyncQueueWorker:
             if (job := self._jobs.next()) is not None:
                 return job
             jobs = await self._claim()
+            if jobs is None:
+                continue
             if not jobs and self._stops_when_empty:
                 return None
             self._jobs.add(jobs, self._queue.client.context.clock.monotonic())
             self._changed.set()
         return None
 
-    async def _claim(self) -> list[AsyncJob]:
+    async def _claim(self) -> list[AsyncJob] | None:
+        """Return claimed jobs; `None` if it is unknown whether any were handed out."""
         try:
             return await self._queue.claim(
                 self._ahead, lease_ms=self._lease_ms, wait_ms=self._wait_ms, worker=self._worker
             )
-        except NodeUnreachable as lost:
-            if not lost.may_be_done:
+        except (NodeUnreachable, OutcomeUnknown) as lost:
+            if isinstance(lost, NodeUnreachable) and not lost.may_be_done:
                 raise
             # Jobs that it handed out return when their leases expire. There may be others now.
             logger.warning("claim from queue %s failed: %s", self._queue.name, lost)
-            return []
+            return None
 
     async def _ack(self, job: AsyncJob) -> None:
         try:

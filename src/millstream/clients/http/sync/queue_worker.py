@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from millstream.clients.http.core import operations
 from millstream.clients.http.core.queues.claimed_jobs import ClaimedJobs
-from millstream.errors import MillstreamError, NodeUnreachable, StaleReceipt
+from millstream.errors import MillstreamError, NodeUnreachable, OutcomeUnknown, StaleReceipt
 
 if TYPE_CHECKING:
     from millstream.clients.http.sync.queue import ClientJob, ClientQueue
@@ -85,6 +85,8 @@ class QueueWorker:
             if job is not None:
                 return job
             jobs = self._claim()
+            if jobs is None:
+                continue
             if not jobs and self._stops_when_empty:
                 return None
             with self._condition:
@@ -92,17 +94,18 @@ class QueueWorker:
                 self._condition.notify_all()
         return None
 
-    def _claim(self) -> list[ClientJob]:
+    def _claim(self) -> list[ClientJob] | None:
+        """Return claimed jobs; `None` if it is unknown whether any were handed out."""
         try:
             return self._queue.claim(
                 self._ahead, lease_ms=self._lease_ms, wait_ms=self._wait_ms, worker=self._worker
             )
-        except NodeUnreachable as lost:
-            if not lost.may_be_done:
+        except (NodeUnreachable, OutcomeUnknown) as lost:
+            if isinstance(lost, NodeUnreachable) and not lost.may_be_done:
                 raise
             # Jobs that it handed out return when their leases expire. There may be others now.
             logger.warning("claim from queue %s failed: %s", self._queue.name, lost)
-            return []
+            return None
 
     def _ack(self, job: ClientJob) -> None:
         try:

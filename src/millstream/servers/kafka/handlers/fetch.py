@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from millstream.broker.cluster_view import NO_NODE, ClusterView
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.reader import RangeWithDeletions
 from millstream.broker.quotas import QuotaKind
-from millstream.errors import MillstreamError, NotLeader, OffsetOutOfRange
+from millstream.errors import MillstreamError, NotLeader, OffsetNotAvailable, OffsetOutOfRange
 from millstream.protocols.kafka.codec.primitives import NO_ID
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import code_of
@@ -96,7 +97,7 @@ def _requested(
     """Return the partitions of this request, or of its session."""
     # Negative numbers stand for consumers of several kinds; kafka-replica-verification is one.
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
-        raise _Rejected(ErrorCode.INVALID_REQUEST)  # There are no replicas.
+        raise _Rejected(ErrorCode.INVALID_REQUEST)  # Replicas do not use this listener.
     uses_ids = context.version >= TOPIC_ID_SINCE
     named = [
         CachedPartition(
@@ -153,6 +154,8 @@ class PendingFetch:
         self._requested_max = max(0, min(request.max_bytes, context.config.fetch_bytes_max))
         self._wait_ms = min(max(request.max_wait_ms, 0), WAIT_MS_MAX)
         self._is_committed_only = request.isolation_level == READ_COMMITTED
+        self._rack = request.rack_id
+        self._may_follow = bool(self._rack) and context.broker.cluster.serves_rack(self._rack)
         self._requested = list(requested)
         self._partitions = [self._resolve(requested.key) for requested in self._requested]
         self._results: list[FetchResponsePartition | None] = []
@@ -231,9 +234,9 @@ class PendingFetch:
         if isinstance(partition, MillstreamError):
             return _failed(index, partition), 0
         try:
-            partition.check_leader(requested.leader_epoch)
-            if (diverging := _diverging(requested, partition)) is not None:
-                return _nothing(index, partition, diverging), 0
+            partition.check_reader(requested.leader_epoch, may_follow=self._may_follow)
+            if (direction := self._direction(requested, partition)) is not None:
+                return direction, 0
             if remaining <= 0:
                 return _nothing(index, partition, None), 0
             read = partition.reader.read(
@@ -264,6 +267,30 @@ class PendingFetch:
         )
         return result, 0 if read.is_blank else read.size
 
+    def _direction(
+        self, requested: CachedPartition, partition: Partition
+    ) -> FetchResponsePartition | None:
+        """Return a result that sends the consumer elsewhere; None if it is to be served here."""
+        if partition.is_following:
+            _check_available(requested.offset, partition)
+        elif (nearest := self._nearest(requested.offset, partition)) != NO_NODE:
+            result = _nothing(requested.key.partition, partition, None)
+            return replace(result, preferred_read_replica=nearest)
+        if (diverging := _diverging(requested, partition)) is not None:
+            return _nothing(requested.key.partition, partition, diverging)
+        return None
+
+    def _nearest(self, offset: int, partition: Partition) -> int:
+        """Return the replica that the consumer should read from in place of the leader (KIP-392).
+
+        Offsets that are out of range are the leader's to answer, so that a consumer is not sent to
+        and fro.
+        """
+        if not self._rack or not partition.log_start_offset <= offset <= partition.high_watermark:
+            return NO_NODE
+        cluster = self._context.broker.cluster
+        return cluster.nearest_replica(partition.topic, partition.index, self._rack)
+
     def _is_enough(self) -> bool:
         if self._wait_ms == 0 or not self._requested:
             return True
@@ -271,7 +298,7 @@ class PendingFetch:
         if size >= self._size_min or size >= self._size_max:
             return True
         return any(
-            result is not None and (result.error_code or result.diverging_epoch.epoch >= 0)
+            result is not None and (result.error_code or _is_directing(result))
             for result in self._results
         )
 
@@ -400,10 +427,26 @@ def _is_news(requested: CachedPartition, result: FetchResponsePartition) -> bool
     return bool(
         result.records
         or result.error_code
-        or result.diverging_epoch.epoch >= 0
+        or _is_directing(result)
         or result.high_watermark != requested.sent_high_watermark
         or result.log_start_offset != requested.sent_log_start
     )
+
+
+def _is_directing(result: FetchResponsePartition) -> bool:
+    """Return whether a result tells the consumer to go on elsewhere, at once."""
+    return result.diverging_epoch.epoch >= 0 or result.preferred_read_replica != NO_NODE
+
+
+def _check_available(offset: int, partition: Partition) -> None:
+    """Raise if a replica that follows does not know that the records before `offset` are there.
+
+    The leader said so, and this node will soon: an empty answer would be taken for the end.
+    """
+    end = partition.high_watermark
+    if offset > end:
+        message = f"{partition}: this replica ends at {end}, got offset {offset}"
+        raise OffsetNotAvailable(message, end=end)
 
 
 def _diverging(requested: CachedPartition, partition: Partition) -> FetchResponseEpochEnd | None:

@@ -1,0 +1,1 @@
+"""Loads of real clients, each with a check of its own history."""

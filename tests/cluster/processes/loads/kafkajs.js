@@ -1,0 +1,50 @@
+// A producer and a consumer with KafkaJS: `node kafkajs.js BOOTSTRAP TOPIC`. Prints one line of JSON
+// for each acknowledged value, and for each record that was read, until standard input ends.
+'use strict'
+
+const { Kafka, logLevel } = require('kafkajs')
+
+const [bootstrap, topic] = process.argv.slice(2)
+const PARTITIONS = 3
+const retry = { initialRetryTime: 100, maxRetryTime: 1000, retries: 200 }
+
+const kafka = new Kafka({
+  clientId: 'cluster',
+  brokers: bootstrap.split(','),
+  logLevel: logLevel.NOTHING,
+  connectionTimeout: 2000,
+  retry,
+})
+
+let isStopping = false
+process.stdin.on('end', () => { isStopping = true }).resume()
+
+const print = line => process.stdout.write(JSON.stringify(line) + '\n')
+const pause = ms => new Promise(resolve => setTimeout(resolve, ms))
+
+async function main () {
+  const producer = kafka.producer({ idempotent: true, maxInFlightRequests: 1, retry })
+  const consumer = kafka.consumer({ groupId: topic, sessionTimeout: 10000, heartbeatInterval: 500, maxWaitTimeInMs: 200, retry })
+  await producer.connect()
+  await consumer.connect()
+  await consumer.subscribe({ topics: [topic], fromBeginning: true })
+  await consumer.run({
+    autoCommitInterval: 200,
+    eachMessage: async ({ partition, message }) => {
+      print({ read: message.value.toString(), partition, offset: Number(message.offset) })
+    },
+  })
+  for (let number = 0; !isStopping; number++) {
+    const message = { value: String(number), partition: number % PARTITIONS }
+    await producer.send({ topic, acks: -1, messages: [message] })
+    print({ acknowledged: String(number) })
+    await pause(10)
+  }
+  await producer.disconnect()
+  await consumer.disconnect()
+}
+
+main().then(() => process.exit(0), error => {
+  console.error(error)
+  process.exit(1)
+})
