@@ -42,7 +42,11 @@ from millstream.protocols.peer.messages.forward import (
     ForwardRequest,
     ForwardResponse,
 )
-from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.operations import (
+    TAKEOVER_SECONDS,
+    TAKEOVERS_MAX,
+    HttpOperation,
+)
 from millstream.servers.http.routing.recorded_body import RecordedBody
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.usage import DELIVERY_QUOTAS, ClientUsage
@@ -61,11 +65,6 @@ IDLE_HEARTBEATS = 4
 
 REDIRECTS_MAX = 1
 """How often a request follows a refusal to another node."""
-
-TAKEOVERS_MAX = 20
-TAKEOVER_SECONDS = 0.1
-"""How often, and at which interval, a node is asked that says of itself that it is responsible, and
-refuses."""
 
 HOLD_SECONDS_MAX = 10.0
 """Longest time until the quota of a held stream is checked again."""

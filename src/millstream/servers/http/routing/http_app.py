@@ -20,6 +20,7 @@ headers that browsers need, and describes the span.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ from millstream.servers.http.routing.browser_safety import with_safe_headers
 from millstream.servers.http.routing.errors import exception_response
 from millstream.servers.http.routing.operations import (
     LIMITED_PREFIX,
+    TAKEOVER_SECONDS,
+    TAKEOVERS_MAX,
     UNTHROTTLED_PATHS,
     Handler,
     HttpOperation,
@@ -289,19 +292,24 @@ async def _respond_or_forward(
 ) -> None:
     """Call the handler, or send the request to the node that is responsible for it."""
     body = request.record_body()
-    try:
-        await _respond(operation.handler, request, send, usage)
-    except (NotLeader, NotCoordinator) as refusal:  # Nothing was done, and no head was sent.
-        if not forwarder.may_forward(refusal):
-            raise
-        response = await forwarder.forward(request, operation, body, refusal)
-    else:
-        return
-    if response is not None:
-        await response(request.scope, request.receive, send)
-        return
-    body.replay()  # This node became responsible meanwhile.
-    await _respond(operation.handler, request, send, usage)
+    attempts = 0
+    while True:
+        try:
+            await _respond(operation.handler, request, send, usage)
+        except (NotLeader, NotCoordinator) as refusal:  # Nothing was done, and no head was sent.
+            if forwarder.may_forward(refusal):
+                response = await forwarder.forward(request, operation, body, refusal)
+                if response is not None:
+                    await response(request.scope, request.receive, send)
+                    return
+            # Nobody is responsible now, or this node was elected a moment ago.
+            if attempts == TAKEOVERS_MAX:
+                raise
+            attempts += 1
+            await asyncio.sleep(TAKEOVER_SECONDS)
+        else:
+            return
+        body.replay()
 
 
 def server_timing(timings: AppendTimings | None, throttle_ms: int, total_ms: float) -> bytes:

@@ -63,7 +63,9 @@ async def list_queues(request: HttpRequest) -> Response:
 
 async def describe_queue(request: HttpRequest) -> Response:
     """Return the settings of a queue, and the number of its jobs in each state."""
-    return json_response(_described(queue_of(request)))
+    queue = queue_of(request)
+    await queue.store.catch_up()
+    return json_response(_described(queue))
 
 
 async def delete_queue(request: HttpRequest) -> Response:
