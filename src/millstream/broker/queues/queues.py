@@ -392,6 +392,14 @@ class WorkQueues:
         """Return the names of all queues, whichever nodes coordinate them, sorted."""
         return sorted(self._rows)
 
+    def coordinators(self) -> dict[str, int]:
+        """Return the node that coordinates each queue, by name; -1 if none does now."""
+        leader_of = self._partitions.leader_of
+        return {
+            name: leader_of(InternalPartition(log_name(row.topic_id)))
+            for name, row in self._rows.items()
+        }
+
     def all(self) -> list[WorkQueue]:
         """Return all usable queues that this node coordinates, sorted by name."""
         return [

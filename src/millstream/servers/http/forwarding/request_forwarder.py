@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
@@ -162,6 +162,7 @@ class RequestForwarder:
         method: str,
         path: str,
         body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
     ) -> T:
         """Send a request about one partition to its node, on behalf of a client's request.
 
@@ -173,10 +174,16 @@ class RequestForwarder:
         message = ForwardRequest(
             method=method,
             target=path.encode("ascii"),
-            headers=tuple(
-                ForwardHeader(name=name, value=value)
-                for name, value in request.scope["headers"]
-                if name == b"client-id"
+            headers=(
+                *(
+                    ForwardHeader(name=name, value=value)
+                    for name, value in request.scope["headers"]
+                    if name == b"client-id"
+                ),
+                *(
+                    ForwardHeader(name=name.encode(), value=value.encode())
+                    for name, value in (headers or {}).items()
+                ),
             ),
             body=body,
         )

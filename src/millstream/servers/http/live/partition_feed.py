@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_page import read_page
 from millstream.errors import DamagedRecords, MillstreamError, OffsetOutOfRange
 from millstream.servers.http.live.counters import LiveCounters
@@ -55,7 +55,7 @@ class FeedWatcher(Protocol):
 class PartitionFeed:
     """New records of a partition, while it has watchers."""
 
-    def __init__(self, partition: Partition, counters: LiveCounters) -> None:
+    def __init__(self, partition: ReadablePartition, counters: LiveCounters) -> None:
         """Begin at the end of an open partition."""
         self.partition = partition
         self.next_offset = partition.last_stable_offset
@@ -175,12 +175,12 @@ class PartitionFeeds:
 
     def __init__(self, counters: LiveCounters) -> None:
         self._counters = counters
-        self._feeds: dict[Partition, PartitionFeed] = {}
+        self._feeds: dict[ReadablePartition, PartitionFeed] = {}
 
     def __len__(self) -> int:
         return len(self._feeds)
 
-    def join(self, partition: Partition, watcher: FeedWatcher) -> PartitionFeed:
+    def join(self, partition: ReadablePartition, watcher: FeedWatcher) -> PartitionFeed:
         """Return the feed of an open partition, with one more watcher."""
         feed = self._feeds.get(partition)
         if feed is None or feed.is_ended:
