@@ -13,7 +13,13 @@ from typing import Protocol
 
 from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_page import read_page
-from millstream.errors import DamagedRecords, MillstreamError, OffsetOutOfRange
+from millstream.errors import (
+    DamagedRecords,
+    MillstreamError,
+    NotLeader,
+    OffsetOutOfRange,
+    PeerUnavailable,
+)
 from millstream.servers.http.live.counters import LiveCounters
 from millstream.servers.http.live.encoded_batch import EncodedBatch, event_prefix
 
@@ -25,6 +31,9 @@ READ_BYTES_MAX = 64 * 1024
 millisecond of the event loop with small records. A single record may be larger.
 """
 
+
+RETRY_SECONDS = 0.2
+"""Time between attempts to read a partition of another node, while no leader can be asked."""
 
 OFFERS_MAX = 25
 """Watchers that are offered a batch in one turn of the event loop. Their output leaves at the end
@@ -101,12 +110,19 @@ class PartitionFeed:
                     self._woken = asyncio.get_running_loop().create_future()
                     await self._woken
                 self._is_noted = False
-                await self._deliver()
+                await self._deliver_or_retry()
         except MillstreamError as error:
             self._end(error)
         except Exception:
             logger.exception("%s cannot be watched any more", self.partition)
             self._end(MillstreamError("the node cannot read this partition"))
+
+    async def _deliver_or_retry(self) -> None:
+        try:
+            await self._deliver()
+        except (NotLeader, PeerUnavailable):  # Another node has the records, and is not there now.
+            await asyncio.sleep(RETRY_SECONDS)
+            self._note()
 
     async def _deliver(self) -> None:
         """Offer all new records, batch by batch."""

@@ -26,13 +26,18 @@ from millstream.errors import (
     MillstreamError,
     NotLeader,
     OffsetOutOfRange,
+    PeerUnavailable,
     Stopping,
     UnknownTopic,
 )
 from millstream.protocols.http.live import EndData, GapData, LagData
 from millstream.records.record import DAMAGED, Gap
 from millstream.servers.http.live.encoded_batch import EncodedBatch, coalesce
-from millstream.servers.http.live.partition_feed import READ_BYTES_MAX, READ_RECORDS_MAX
+from millstream.servers.http.live.partition_feed import (
+    READ_BYTES_MAX,
+    READ_RECORDS_MAX,
+    RETRY_SECONDS,
+)
 from millstream.servers.http.live.partition_subscription import PartitionSubscription
 from millstream.servers.http.live.start_position import (
     PartitionStart,
@@ -159,7 +164,7 @@ class LiveSubscriber:
             return
         if isinstance(error, UnknownTopic):
             self.end_topic(topic, DELETED)
-        elif isinstance(error, Stopping | NotLeader):  # The replica may have moved to another node.
+        elif isinstance(error, Stopping):
             self.end_topic(topic, STOPPING)
         else:
             logger.error("%s cannot be watched any more: %s", subscription.partition, error)
@@ -285,6 +290,9 @@ class LiveSubscriber:
         """Read the next records for a subscription, or let it join its feed if there are none."""
         try:
             return await self._read(subscription)
+        except (NotLeader, PeerUnavailable):  # Another node has the records, and is not there now.
+            await asyncio.sleep(RETRY_SECONDS)
+            return None
         except MillstreamError as error:
             self.note_failure(subscription, error)
             return None
