@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from millstream import AsyncClient
 from millstream.broker.state.internal_partitions import GROUPS, InternalPartition
 from millstream.broker.transactions.publication import PublicationProposal
-from millstream.errors import Unavailable
+from millstream.errors import CoordinatorLoading, Unavailable
 from tests.cluster.forwarding.cluster_http import (
     create,
     in_time,
@@ -88,16 +89,32 @@ async def test_a_list_of_groups_is_refused_if_a_coordinator_does_not_answer(tmp_
         else:  # Another node coordinates its groups by now.
             names = [group["group"] for group in json.loads(answer.body)["groups"]]
             assert names == NAMES[:8]
-        partitions = cluster.member(left).partitions
-        await until(
-            lambda: all(
-                partitions.leader_of(InternalPartition(GROUPS, number)) not in (3, -1)
-                for number in range(16)
-            )
-        )
-        page = await listed(cluster, left, "/v1/groups")
-        assert [group["group"] for group in page["groups"]] == NAMES[:8]
         cluster.heal(3)
+
+
+@in_loop
+async def test_a_list_is_refused_while_a_coordinator_has_not_loaded_its_state(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await create(cluster, "t", factor=3)
+        for name in NAMES[:4]:
+            await commit(cluster, name, "t", 0)
+        partitions = cluster.member(1).partitions
+        leaders = {partitions.leader_of(InternalPartition(GROUPS, n)) for n in range(16)}
+        [loading, *_] = leaders
+        coordinators = cluster.nodes[loading].broker.groups.coordinators
+        check_loaded = coordinators.check_loaded
+
+        def refuse(indexes: Iterable[int]) -> None:
+            raise CoordinatorLoading(f"groups {list(indexes)} are being loaded")
+
+        coordinators.check_loaded = refuse  # type: ignore[method-assign]
+        for node_id in cluster.nodes:
+            answer = await send(cluster, node_id, "GET", "/v1/groups")
+            assert answer.status == 503
+            assert f"node {loading} cannot answer".encode() in answer.body
+        coordinators.check_loaded = check_loaded  # type: ignore[method-assign]
+        for node_id in cluster.nodes:
+            assert len((await listed(cluster, node_id, "/v1/groups"))["groups"]) == 4
 
 
 @in_loop

@@ -10,7 +10,7 @@ from millstream.broker.state.internal_partitions import STREAMS, InternalPartiti
 from millstream.clients.http.core.config import ClientConfig
 from millstream.clients.http.core.requests import Idempotency, Request
 from millstream.clients.http.core.responses import ClientResponse
-from millstream.errors import NodeUnreachable
+from millstream.errors import NodeUnreachable, NotLeader
 from tests.cluster.forwarding.cluster_http import leader_of, others, url
 from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until
 from tests.in_loop import in_loop
@@ -170,6 +170,22 @@ async def test_a_batch_of_a_deposed_coordinator_is_seen_by_the_next_append(tmp_p
 
 
 @in_loop
+async def test_a_coordinator_that_may_have_been_replaced_answers_no_success(tmp_path: Path):
+    """Its successor may have closed the stream before the batch."""
+    async with local_cluster(tmp_path) as cluster:
+        [path, *_] = await streams_elsewhere(cluster)
+        assert (await request(cluster, 1, "POST", path, b"a")).status == 204
+        streams = cluster.nodes[coordinator_of(cluster, 1)].broker.streams
+
+        def refuse() -> None:
+            raise NotLeader("a successor was proposed")
+
+        streams.of(path).get(path)._check_leading = refuse
+        answer = await request(cluster, 2, "POST", path, b"b")
+        assert answer.status == 504, answer.body
+
+
+@in_loop
 async def test_a_stream_takes_records_of_kafka_clients_between_its_own(tmp_path: Path):
     async with local_cluster(tmp_path) as cluster:
         [path, *_] = await streams_elsewhere(cluster)
@@ -184,9 +200,11 @@ async def test_a_stream_takes_records_of_kafka_clients_between_its_own(tmp_path:
 async def test_writers_lose_and_double_nothing_when_nodes_are_replaced(tmp_path: Path):
     async with local_cluster(tmp_path) as cluster:
         paths = await streams_elsewhere(cluster)
+        written = 0
 
         async def produce(path: str, stop_at: int) -> None:
             """Write numbers, each until it is acknowledged, as a client that retries does."""
+            nonlocal written
             for number in range(stop_at):
                 node_id = 1 + number % 3
                 while True:
@@ -208,15 +226,18 @@ async def test_writers_lose_and_double_nothing_when_nodes_are_replaced(tmp_path:
                     assert answer is None or answer.status in (503, 504), answer.body
                     node_id = 1 + node_id % 3
                     await asyncio.sleep(0.05)
+                written += 1
 
         producing = [asyncio.create_task(produce(path, 30)) for path in paths]
-        await asyncio.sleep(0.5)
-        lost = coordinator_of(cluster, 1)
-        cluster.isolate(lost)
-        [left, _] = others(cluster, lost)
-        await until(lambda: coordinator_of(cluster, left) not in (lost, -1))
-        cluster.heal(lost)
-        await asyncio.sleep(0.5)
+        await until(lambda: written >= 10)
+        lost = left = coordinator_of(cluster, 1)
+        # The first nodes of a cluster may have created the internal topic before there were more.
+        if len(cluster.nodes[1].broker.cluster.placement("__streams", 0).replicas) > 1:
+            cluster.isolate(lost)
+            [left, _] = others(cluster, lost)
+            await until(lambda: coordinator_of(cluster, left) not in (lost, -1))
+            cluster.heal(lost)
+        await until(lambda: written >= 30)
         leader = cluster.leader_of(paths[0])
         if leader is not None:
             cluster.isolate(leader)

@@ -83,10 +83,20 @@ class SharedStream(DurableStream):
     # Position.
 
     async def _open(self) -> None:
-        await self.source.open()
-        if not self._is_open:
-            await self.source.catch_up()
-        await super()._open()
+        """Open the stream; the partition of one that was just created may have no leader yet."""
+        deadline = self._clock.monotonic() + ELECTION_SECONDS_MAX
+        while True:
+            try:
+                await self.source.open()
+                if not self._is_open:
+                    await self.source.catch_up()
+                await super()._open()
+            except (NotLeader, PeerUnavailable) as error:
+                if self._is_open or self._clock.monotonic() >= deadline:
+                    raise Unavailable(f"stream {self.path[:300]!r}: {error}") from error
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
 
     async def _replay(self, cursor: int, end_offset: int) -> int:
         self._applied_end = self._expected_end = await super()._replay(cursor, end_offset)

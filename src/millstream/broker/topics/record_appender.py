@@ -26,6 +26,11 @@ APPEND_TIMEOUT_MS = 30_000
 """How long records wait if too many bytes wait for the disk."""
 
 
+ELECTION_SECONDS_MAX = 2.0
+ELECTION_POLL_SECONDS = 0.05
+"""How long a batch waits for a leader of its partition, and how often it looks: a leader that hands
+over is replaced by then, and a topic that was just created has its first one."""
+
 ANY_OFFSET = -1
 """As the offset of a batch: the end of the log, wherever that is."""
 
@@ -91,6 +96,14 @@ class BatchForwarder(Protocol):
         ...
 
 
+class _Election:
+    """Batches that wait for a leader, in their order."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.count = 0
+
+
 class RecordAppender:
     """Appends records to topics; keyless ones go to the partitions in turn, one for each call."""
 
@@ -99,6 +112,8 @@ class RecordAppender:
         self._turn = 0
         self.forwarder: BatchForwarder | None = None
         """Takes the batches for partitions that other nodes lead; None on a lone node."""
+        self._elections: dict[Partition, _Election] = {}
+        """Partitions without a leader for which batches wait."""
 
     async def append(
         self,
@@ -216,13 +231,50 @@ class RecordAppender:
         With an `expected_offset`, it is appended there or not at all: if the log does not end
         there, `Busy` is raised, and nothing was appended.
         """
+        if self.forwarder is None:
+            if not partition.is_open:
+                await partition.open()
+            return await self._append_here(partition, batch, expected_offset)
+        if expected_offset != ANY_OFFSET:
+            return await self._append_anywhere(partition, batch, expected_offset)
+        if partition not in self._elections:
+            try:
+                return await self._append_anywhere(partition, batch)
+            except NotLeader:  # Nothing was appended.
+                pass
+        return await self._append_when_led(partition, batch)
+
+    async def _append_when_led(self, partition: Partition, batch: bytes) -> PartitionAppend:
+        """Append a batch to a partition that has no leader now; wait a moment for one.
+
+        Batches that come meanwhile wait too, so that they keep their order.
+        """
+        deadline = self._clock.monotonic() + ELECTION_SECONDS_MAX
+        waiting = self._elections.setdefault(partition, _Election())
+        waiting.count += 1
+        try:
+            async with waiting.lock:
+                while True:
+                    try:
+                        return await self._append_anywhere(partition, batch)
+                    except NotLeader:
+                        if self._clock.monotonic() >= deadline:
+                            raise
+                    await asyncio.sleep(ELECTION_POLL_SECONDS)
+        finally:
+            waiting.count -= 1
+            if not waiting.count:
+                self._elections.pop(partition, None)
+
+    async def _append_anywhere(
+        self, partition: Partition, batch: bytes, expected_offset: int = ANY_OFFSET
+    ) -> PartitionAppend:
+        assert self.forwarder is not None
         try:
             if not partition.is_open:
                 await partition.open()
             return await self._append_here(partition, batch, expected_offset)
         except NotLeader as refusal:  # Nothing was appended.
-            if self.forwarder is None:
-                raise
             return await self.forwarder.append(
                 partition, batch, refusal, expected_offset=expected_offset
             )

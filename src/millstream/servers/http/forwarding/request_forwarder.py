@@ -20,6 +20,7 @@ from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -155,7 +156,7 @@ class RequestForwarder:
 
     async def ask(
         self,
-        request: HttpRequest,
+        request: HTTPConnection,
         refusal: Refusal,
         kind: type[T],
         *,
