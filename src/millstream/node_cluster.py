@@ -43,6 +43,9 @@ from millstream.metadata.interface import LeasedMetadata
 from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.identity import PeerIdentity
 from millstream.protocols.peer.messages.append_batch import AppendBatchRequest
+from millstream.protocols.peer.messages.delete_before import DeleteBeforeRequest
+from millstream.protocols.peer.messages.fetch_batches import FetchBatchesRequest
+from millstream.protocols.peer.messages.find_offset import FindOffsetRequest
 from millstream.protocols.peer.messages.forward import ForwardRequest
 from millstream.protocols.peer.messages.peer_fetch import PeerFetchRequest
 from millstream.protocols.peer.messages.peer_transactions import (
@@ -55,6 +58,7 @@ from millstream.servers.http.forwarding.request_forwarder import RequestForwarde
 from millstream.servers.peer.append_handler import AppendHandler
 from millstream.servers.peer.listener import PeerListener
 from millstream.servers.peer.peer_context import ConnectingPeer, PeerContext
+from millstream.servers.peer.read_handlers import PeerReadHandlers
 from millstream.storage.files.names import METADATA_FILE
 from millstream.storage.store import Store
 
@@ -231,6 +235,10 @@ class NodeCluster:
         )
         serve(VerifyTransactionRequest, lambda request, _: transactions.verify(request))
         serve(AppendBatchRequest, AppendHandler(broker.topics, self.clock))
+        reads = PeerReadHandlers(broker.topics, broker.timers)
+        serve(FetchBatchesRequest, reads.fetch)
+        serve(FindOffsetRequest, reads.find)
+        serve(DeleteBeforeRequest, reads.delete)
         broker.appends.forwarder = AppendForwarder(
             broker.node_id, self.peers, broker.timers, self.forwards
         )

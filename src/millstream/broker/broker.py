@@ -283,6 +283,7 @@ class Broker:
             timers=self.timers,
             retention_clock=self.store if cluster is None else None,
             background=LoopThreads(),
+            appends=self.appends,
         )
         stack.push_async_callback(self.streams.close)
         await self.streams.open()

@@ -41,9 +41,10 @@ from millstream.cluster.control.replication_factor import min_insync_of
 from millstream.cluster.control.shared_topics import ClusterTopics
 from millstream.cluster.coordination.cluster_partitions import ClusterPartitions
 from millstream.cluster.coordination.internal_topics import PARTITIONS, topic_of
-from millstream.cluster.coordination.queue_jobs import MetadataHolds, ReplicaJobs
+from millstream.cluster.coordination.queue_jobs import ClusterJobs, MetadataHolds
 from millstream.cluster.coordination.remote_transactions import RemoteTransactions
 from millstream.cluster.isr import IsrChangeLimiter, IsrPolicy
+from millstream.cluster.reading.partition_anywhere import PartitionAnywhere
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication.replica_fetcher import PeerCalls
 from millstream.cluster.replication.replica_manager import ReplicaManager
@@ -74,6 +75,7 @@ class ClusterMember:
         policy: IsrPolicy | None = None,
     ) -> None:
         self.node_id = node_id
+        self._peers = peers
         self.cluster_id = cluster
         self.metadata: Metadata = metadata
         self._leased = metadata
@@ -112,7 +114,7 @@ class ClusterMember:
         self.markers: MarkerSender = remote
         self.verifier: TransactionVerifier = remote
         self.offsets: RemoteOffsets = remote
-        self.jobs: JobSource = ReplicaJobs()
+        self.jobs: JobSource = ClusterJobs()
         self._holds = MetadataHolds(metadata)
         self.holds: HoldReports = self._holds
         self._holds_watch: Watch | None = None
@@ -134,8 +136,9 @@ class ClusterMember:
         await self.state.open()
 
     def add_partition(self, topic: Topic, partition: Partition) -> None:
-        """Take over the replication of a partition that the broker made."""
-        self.replicas.add(topic, partition)
+        """Take over the replication of a partition that the broker made, and its reads."""
+        replica = self.replicas.add(topic, partition)
+        partition.anywhere = PartitionAnywhere(partition, replica, self._peers)
 
     async def start(
         self,

@@ -110,6 +110,9 @@ class ElectedPartitions:
         if not self.has_lease:
             raise NotCoordinator("the lease of this node has ended")
 
+    def check_leading(self, partition: InternalPartition) -> None:
+        self.check_lease()
+
     async def open_log(self, partition: InternalPartition, config: LogConfig) -> Any:
         if self.opening is not None:
             await self.opening.wait()

@@ -18,7 +18,6 @@ from millstream.errors import (
     CoordinatorLoading,
     NotCoordinator,
     NotCoordinatorAnymore,
-    NotLeader,
     UnknownStream,
 )
 from tests.broker.state.internal_nodes import ElectedPartitions, turns
@@ -186,16 +185,3 @@ async def test_streams_expire_at_their_coordinator_only_and_never_early() -> Non
         await node.pass_time(1)
         with pytest.raises(UnknownStream):
             node.get("a")
-
-
-@in_loop
-async def test_what_is_known_of_writers_is_read_again_after_another_node_led_the_topic() -> None:
-    async with a_node() as node:
-        stream = await node.make("a")
-        await stream.append([b"x"], WriteMark("p", 0, 0))
-        node.all.of("a").reopen("a")
-        with pytest.raises(NotLeader):
-            await stream.append([b"y"], NO_MARK)
-        again = node.get("a")
-        assert again is not stream
-        assert (await again.append([b"x"], WriteMark("p", 0, 0))).is_duplicate

@@ -56,11 +56,20 @@ def hold_fetches(cluster: LocalCluster, leader: int) -> None:
 async def create(
     cluster: LocalCluster, topic: str, *, factor: int, partitions: int = 1, **configs: str
 ) -> None:
+    """Create a topic whose partitions are spread over the nodes."""
+    ids = sorted(cluster.nodes)
+    assignments = tuple(
+        tuple(ids[(index + replica) % len(ids)] for replica in range(factor))
+        for index in range(partitions)
+    )
     node = next(iter(cluster.nodes.values()))
     await node.broker.topics.create(
         topic,
         partitions=partitions,
-        replication=Replication(factor=factor),
+        replication=Replication(
+            assignments=assignments if partitions > 1 else None,
+            factor=None if partitions > 1 else factor,
+        ),
         configs={name.replace("_", "."): value for name, value in configs.items()},
     )
     await until(

@@ -28,6 +28,7 @@ from millstream.broker.partition.offset_lookup import NO_EPOCH, OffsetLookup
 from millstream.broker.partition.producers.recovery import recover_producers
 from millstream.broker.partition.producers.snapshot_saver import ProducerSnapshotSaver
 from millstream.broker.partition.producers.states import ProducerStates
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.reader import PartitionReader
 from millstream.broker.partition.removal_hooks import PartitionRemovalHooks, RetentionHold
 from millstream.broker.partition.replica import PartitionReplica
@@ -110,6 +111,9 @@ class Partition:
         self.before_removal: Callable[[], Awaitable[None]] | None = None
         """Awaited before records are removed, to save the state that was derived from them."""
         self._replica: PartitionReplica | None = None
+        self.anywhere: ReadablePartition = self
+        """The partition for readers that do not care where it is: in a cluster, the replica of this
+        node if it has one, or else the leader."""
         self._opened: _OpenPartition | None = None
         self._opening: asyncio.Task[None] | None = None
         self._refusal: MillstreamError | None = None
@@ -139,6 +143,8 @@ class Partition:
         """Return the parts, or raise the reason why they cannot be used."""
         if self._refusal is not None:
             raise again(self._refusal)
+        if self._replica is not None:  # It may have been moved to another node.
+            self._replica.check_present()
         return self._known()
 
     def _known(self) -> _OpenPartition:
@@ -219,7 +225,9 @@ class Partition:
 
     @property
     def is_open(self) -> bool:
-        return self._opened is not None and self._refusal is None
+        if self._opened is None or self._refusal is not None:
+            return False
+        return self._replica is None or self._replica.is_present
 
     async def open(self) -> None:
         """Open the log and recover its producers; return at once if the partition is open.
@@ -228,10 +236,10 @@ class Partition:
         """
         if self._refusal is not None:
             raise again(self._refusal)
-        if self._opened is not None:
-            return
         if self._replica is not None:
             self._replica.check_present()
+        if self._opened is not None:
+            return
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(self._end_opening)
@@ -390,11 +398,14 @@ class Partition:
         watermark calls this first.
 
         On a replica that follows, the client may know an offset from the leader or from another
-        replica. That is waited for too, for a moment; then `OffsetNotAvailable` is raised.
+        replica. That is waited for too, for a moment; then `OffsetNotAvailable` is raised. Without
+        an offset, the leader is asked for its end.
         """
         appender = self._usable().appender
         if self.is_following:
-            if offset is not None:
+            if offset is None:
+                await self.anywhere.catch_up()
+            else:
                 await self._wait_as_follower(offset)
             return
         end_offset = appender.next_offset
@@ -411,6 +422,18 @@ class Partition:
                 await changed.wait()
             finally:
                 self.unwatch(changed.set)
+
+    async def catch_up(self) -> None:
+        """Do nothing: readers of a lone node see everything that was acknowledged."""
+
+    async def find_timestamp(self, timestamp_ms: int) -> int | None:
+        """Return the first offset of a record that is not older than a time; None if none is."""
+        found = await self.offsets.at_timestamp(timestamp_ms)
+        return None if found is None else found.offset
+
+    def note_moved(self) -> None:
+        """Wake the watchers: this node has the partition now, or no longer has it."""
+        self._wake_watchers()
 
     async def _wait_as_follower(self, offset: int) -> None:
         """Wait until the high watermark has reached an offset, or raise `OffsetNotAvailable`."""

@@ -1,7 +1,7 @@
-"""The part of a partition that readers of single records use, such as queues.
+"""The part of a partition that readers of single records use: queues, streams, live delivery.
 
-`Partition` has it. In a cluster, queues also read partitions that this node neither leads nor
-replicates: `cluster` implements it for those, by requests to their leaders.
+`Partition` has it. In a cluster, these also read partitions that this node neither leads nor
+replicates: `Partition.anywhere` is then one of `cluster`, which asks their leaders.
 """
 
 from __future__ import annotations
@@ -25,9 +25,15 @@ class RecordReader(Protocol):
         """The first offset, and an object that is another one whenever records are deleted."""
         ...
 
-    def read(
-        self, offset: int, *, size_max: int, is_committed_only: bool = False
-    ) -> FetchResult: ...
+    def deletions(self) -> tuple[int, object]:
+        """Return a token that is equal to an earlier one unless a client deleted records since."""
+        ...
+
+    async def fetch(
+        self, offset: int, *, size_max: int, is_committed_only: bool = True
+    ) -> FetchResult:
+        """Return whole batches as `PartitionReader.read` does, from wherever they are."""
+        ...
 
     def cold_ranges(
         self, offset: int, *, size_max: int
@@ -45,9 +51,17 @@ class RecordReader(Protocol):
 class ReadablePartition(Protocol):
     """A partition that can be read, on this node or on another. See `Partition`."""
 
-    index: int
-    topic_id: uuid.UUID
-    opener: BatchOpener
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def topic_id(self) -> uuid.UUID: ...
+
+    @property
+    def opener(self) -> BatchOpener: ...
 
     @property
     def is_open(self) -> bool: ...
@@ -69,3 +83,20 @@ class ReadablePartition(Protocol):
     def watch(self, callback: Callable[[], None]) -> None: ...
 
     def unwatch(self, callback: Callable[[], None]) -> None: ...
+
+    async def settle(self, offset: int | None = None) -> None: ...
+
+    async def catch_up(self) -> None:
+        """Return when readers see here everything that was acknowledged before the call.
+
+        Raises if the leader cannot be asked, or if the replica here is too far behind.
+        """
+        ...
+
+    async def find_timestamp(self, timestamp_ms: int) -> int | None:
+        """Return the first offset of a record that is not older than a time; None if none is."""
+        ...
+
+    async def delete_before(self, offset: int) -> int:
+        """Delete the records before an offset, durably; return the new start offset."""
+        ...

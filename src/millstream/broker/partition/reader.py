@@ -139,6 +139,12 @@ class PartitionReader:
             return result._replace(aborted=aborted)
         return result
 
+    async def fetch(
+        self, offset: int, *, size_max: int, is_committed_only: bool = True
+    ) -> FetchResult:
+        """Return what `read` does: for readers that may also read partitions of other nodes."""
+        return self.read(offset, size_max=size_max, is_committed_only=is_committed_only)
+
     def _decided_end(self, offset: int) -> int:
         """Return the offset up to which the outcomes of transactions are known, from `offset` on.
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.results import AbortedTransactionStart, FetchResult
 from millstream.clock import Timers
@@ -67,9 +66,7 @@ async def read_page(
             gap = missed if gap is None else missed._replace(from_offset=gap.from_offset)
             cursor = missed.to_offset + 1
         try:
-            fetched = partition.reader.read(
-                cursor, size_max=BATCHES_BYTES_MAX, is_committed_only=True
-            )
+            fetched = await partition.reader.fetch(cursor, size_max=BATCHES_BYTES_MAX)
             if not fetched.parts:
                 break
             cursor = await partition.opener.run(fetched.parts, partial(page.take, fetched, cursor))
@@ -190,7 +187,7 @@ class NewRecordsWaiter:
     It is woken in the middle of a commit, so it only takes note.
     """
 
-    def __init__(self, partitions: Sequence[Partition], timers: Timers) -> None:
+    def __init__(self, partitions: Sequence[ReadablePartition], timers: Timers) -> None:
         self._partitions = partitions
         self._timers = timers
         self._woken: asyncio.Future[None] | None = None

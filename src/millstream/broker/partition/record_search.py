@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_page import (
     BATCHES_BYTES_MAX,
     READS_MAX,
@@ -57,7 +57,7 @@ class RecordSearch:
 
 
 async def search_partition(
-    partition: Partition,
+    partition: ReadablePartition,
     from_offset: int,
     to_offset: int,
     search: RecordSearch,
@@ -74,9 +74,7 @@ async def search_partition(
                 await partition.reader.prefetch(cold)
             # Retention may have deleted records meanwhile.
             cursor = max(cursor, partition.log_start_offset)
-            fetched = partition.reader.read(
-                cursor, size_max=BATCHES_BYTES_MAX, is_committed_only=True
-            )
+            fetched = await partition.reader.fetch(cursor, size_max=BATCHES_BYTES_MAX)
             search.reads += 1
             if not fetched.parts:
                 break

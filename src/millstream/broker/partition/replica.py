@@ -32,6 +32,23 @@ class PartitionReplica(Protocol):
         ...
 
     @property
+    def is_present(self) -> bool:
+        """Whether this node has a replica of the partition."""
+        ...
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether the replica of this node is one that readers should be shown."""
+        ...
+
+    def check_end(self) -> None:
+        """Raise unless this node leads, and shows readers everything that was committed.
+
+        The high watermark of a new leader may be lower at first than what its predecessor showed.
+        """
+        ...
+
+    @property
     def is_following(self) -> bool:
         """Whether another node leads: readers see what this replica knows to be committed."""
         ...

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from millstream.broker.keyed_locks import KeyedLocks
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_page import read_page, size_of
 from millstream.broker.queues.dead_letter_mover import (
     BATCH_BYTES_MAX,
@@ -38,7 +38,7 @@ from millstream.broker.queues.queues import WorkQueues
 from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topic import Topic
 from millstream.broker.topics.topics import Topics
-from millstream.errors import InvalidRequest, UnknownQueue
+from millstream.errors import InvalidRequest
 from millstream.records.record import Record, StoredRecord
 
 REDRIVE_MAX = 1_000
@@ -157,7 +157,7 @@ class DeadLetterBox:
                 moved += len(jobs)
         return RedriveResult(moved, await self._remaining(queue))
 
-    async def _keep(self, partition: Partition, letters: list[StoredRecord]) -> None:
+    async def _keep(self, partition: ReadablePartition, letters: list[StoredRecord]) -> None:
         """Append letters to their partition again, because everything before is deleted."""
         if letters:
             records = [
@@ -183,7 +183,7 @@ class DeadLetterBox:
         return RedriveResult(purged, await self._remaining(queue))
 
     async def _own_letters(
-        self, queue: WorkQueue, partition: Partition, end: int, *, limit: int, moved: int
+        self, queue: WorkQueue, partition: ReadablePartition, end: int, *, limit: int, moved: int
     ) -> tuple[list[StoredRecord], int]:
         """Return the first letters of a partition, and the offset after them."""
         page = await read_page(
@@ -204,9 +204,9 @@ class DeadLetterBox:
             letters.append(record)
         return letters, min(end, page.next_offset)
 
-    def _end(self, queue: WorkQueue, partition: Partition) -> int:
+    def _end(self, queue: WorkQueue, partition: ReadablePartition) -> int:
         """Return the offset before which letters may be deleted."""
-        end = partition.reader.end_offset(is_committed_only=True)
+        end = partition.last_stable_offset
         intent = queue.store.state.intent
         if intent is None:
             return end
@@ -221,14 +221,14 @@ class DeadLetterBox:
             remaining += partition.high_watermark - partition.log_start_offset
         return remaining
 
-    async def _partitions(self, queue: WorkQueue) -> AsyncIterator[Partition]:
+    async def _partitions(self, queue: WorkQueue) -> AsyncIterator[ReadablePartition]:
         """Yield the partitions of the dead-letter topic, open; none if it does not exist."""
         await queue.store.usable()
         topic = self._dead_letter_topic(queue)
         for partition in [] if topic is None else list(topic.partitions):
-            await partition.open()
-            await partition.settle()
-            yield partition
+            await partition.anywhere.open()
+            await partition.anywhere.settle()
+            yield partition.anywhere
 
     def _dead_letter_topic(self, queue: WorkQueue) -> Topic | None:
         return self._topics.find(queue.config.dead_letter)
@@ -236,16 +236,14 @@ class DeadLetterBox:
     def _check_not_a_queue(self, queue: WorkQueue) -> None:
         """Raise if the dead-letter topic is a queue: its letters are jobs of other workers."""
         name = queue.config.dead_letter
-        try:
-            self._queues.get(name)
-        except UnknownQueue:
+        if not self._queues.knows(name):
             return
         raise InvalidRequest(
             f"the dead letters of queue {queue.name} are jobs of queue {name}: claim them there"
         )
 
 
-async def _delete(partition: Partition, offset: int) -> bool:
+async def _delete(partition: ReadablePartition, offset: int) -> bool:
     """Delete the records before `offset`; return whether there were any."""
     if offset <= partition.log_start_offset:
         return False

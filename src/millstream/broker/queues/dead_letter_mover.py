@@ -20,7 +20,6 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.results import FetchResult
 from millstream.broker.queues.decisions import (
@@ -161,7 +160,7 @@ class DeadLetterMover:
     async def _intend(self) -> None:
         """Make durable which jobs are about to become dead letters."""
         topic = await self._dead_letter_topic()
-        ends = [partition.appender.next_offset for partition in topic.partitions]
+        ends = [partition.anywhere.high_watermark for partition in topic.partitions]
         state = self._store.current()
         if state is None or state.intent is not None:
             return  # It changed while the topic was opened. The next step looks again.
@@ -193,8 +192,8 @@ class DeadLetterMover:
             except TopicExists:  # It was created meanwhile.
                 topic = self._topics.get(name)
         for partition in topic.partitions:
-            await partition.open()
-            await partition.settle()
+            await partition.anywhere.open()
+            await partition.anywhere.settle()
         return topic
 
     async def _move(self, intent: DeadLettersIntended) -> None:
@@ -219,9 +218,11 @@ class DeadLetterMover:
                 if jobs[offset].number:
                     letters[index, offset] = self._letter(index, record, reason)
                 else:  # A whole batch: this is only its first record, though it can be decoded now.
-                    letters[index, offset] = self._damage_letter(partition, offset, reason, offset)
+                    letters[index, offset] = await self._damage_letter(
+                        partition, offset, reason, offset
+                    )
             for offset, damage in read.damaged.items():
-                letters[index, offset] = self._damage_letter(
+                letters[index, offset] = await self._damage_letter(
                     partition, offset, damage.reason, damage.to_offset
                 )
             missing.update((index, offset) for offset in read.missing)
@@ -285,7 +286,7 @@ class DeadLetterMover:
         headers = record.headers + self._headers(index, record.offset, reason)
         return Record(record.value, record.key, headers, record.timestamp_ms)
 
-    def _damage_letter(
+    async def _damage_letter(
         self, partition: ReadablePartition, offset: int, error: str, last_offset: int
     ) -> Record:
         """Return the letter for records from `offset` to `last_offset` that cannot be decoded.
@@ -296,7 +297,7 @@ class DeadLetterMover:
         value = None
         if self._store.state.partitions[partition.index].jobs[offset].number:
             last_offset = offset
-        elif (value := _stored_batch(partition, offset)) is not None:
+        elif (value := await _stored_batch(partition, offset)) is not None:
             last_offset = decode_header(value).last_offset
         headers = (
             *self._headers(partition.index, offset, DAMAGED),
@@ -324,15 +325,17 @@ class DeadLetterMover:
         for partition in topic.partitions:
             is_known = is_same and partition.index < len(intent.ends)
             cursor = intent.ends[partition.index] if is_known else 0
-            positions.update(await self._seals(partition, cursor))
+            positions.update(await self._seals(partition.anywhere, cursor))
         return positions
 
-    async def _seals(self, partition: Partition, cursor: int) -> set[JobPosition]:
+    async def _seals(self, partition: ReadablePartition, cursor: int) -> set[JobPosition]:
         """Return the jobs of this queue whose letters are in a partition from `cursor` on."""
         positions: set[JobPosition] = set()
         cursor = max(cursor, partition.log_start_offset)
         while cursor < partition.high_watermark:
-            fetched = partition.reader.read(cursor, size_max=_READ_BYTES_MAX)
+            fetched = await partition.reader.fetch(
+                cursor, size_max=_READ_BYTES_MAX, is_committed_only=False
+            )
             if not fetched.parts:
                 break
             work = partial(self._origins, fetched)
@@ -368,10 +371,10 @@ def _reasons(intent: DeadLettersIntended) -> Iterator[tuple[JobPosition, str]]:
                 yield (partition, offset), reason
 
 
-def _stored_batch(partition: ReadablePartition, offset: int) -> bytes | None:
+async def _stored_batch(partition: ReadablePartition, offset: int) -> bytes | None:
     """Return the batch at an offset as it is stored; `None` if it cannot be read."""
     try:
-        fetched = partition.reader.read(offset, size_max=1)
+        fetched = await partition.reader.fetch(offset, size_max=1, is_committed_only=False)
     except DamagedRecords:
         return None
     return bytes(fetched.parts[0]) if fetched.parts else None

@@ -152,7 +152,10 @@ class WorkQueue:
         check_count("max", max_jobs)
         check_wait(wait_ms)
         lease_ms = check_lease(self.config.lease_ms if lease_ms is None else lease_ms)
-        result = await self._claims.claim(max_jobs, lease_ms, wait_ms, worker[:WORKER_LENGTH_MAX])
+        worker = worker[:WORKER_LENGTH_MAX]
+        result = await self._claims.claim(max_jobs, lease_ms, wait_ms, worker)
+        if not result.jobs and not wait_ms and await self.store.catch_up():
+            result = await self._claims.claim(max_jobs, lease_ms, 0, worker)
         self.counters.claims += bool(result.jobs)
         self.counters.delivered += len(result.jobs)
         return result

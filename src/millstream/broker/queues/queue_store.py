@@ -169,6 +169,16 @@ class QueueStore:
         """The partitions of its topic, to read jobs."""
         return self._source.partitions(self.topic)
 
+    async def catch_up(self) -> bool:
+        """Learn of all jobs that were appended before the call; return whether there are new ones.
+
+        Raises if the leader of a partition cannot be asked: there may be jobs in it.
+        """
+        changes = self.changes
+        for partition in self.partitions:
+            await partition.catch_up()
+        return self.changes != changes
+
     @property
     def log(self) -> Log:
         return self._events.log

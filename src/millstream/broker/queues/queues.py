@@ -388,9 +388,29 @@ class WorkQueues:
         """Return whether there is a queue of this name, whichever node coordinates it."""
         return name in self._rows
 
+    async def appears(self, name: str) -> bool:
+        """Return whether there is a queue of this name, also one that others have just created."""
+        if name in self._rows or not self._is_shared:
+            return name in self._rows
+        topic = self._topics.find(name)
+        entry = None if topic is None else await self._metadata.get(queue_key(topic.id))
+        if entry is None or entry.revision <= self._revisions.get(name, 0):
+            return name in self._rows
+        change = MetadataChange(entry.key, entry.value, entry.revision)
+        await self._locks.run(name, self._apply(name, change))
+        return name in self._rows
+
     def names(self) -> list[str]:
         """Return the names of all queues, whichever nodes coordinate them, sorted."""
         return sorted(self._rows)
+
+    def coordinators(self) -> dict[str, int]:
+        """Return the node that coordinates each queue, by name; -1 if none does now."""
+        leader_of = self._partitions.leader_of
+        return {
+            name: leader_of(InternalPartition(log_name(row.topic_id)))
+            for name, row in self._rows.items()
+        }
 
     def all(self) -> list[WorkQueue]:
         """Return all usable queues that this node coordinates, sorted by name."""

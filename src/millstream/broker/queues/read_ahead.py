@@ -66,9 +66,7 @@ class ReadAhead:
         if cursor >= self.partition.last_stable_offset or self.damage is not None:
             return False
         try:
-            fetched = self.partition.reader.read(
-                cursor, size_max=READ_BYTES_MAX, is_committed_only=True
-            )
+            fetched = await self.partition.reader.fetch(cursor, size_max=READ_BYTES_MAX)
         except DamagedRecords as damage:
             self.damage = damage
             return True
@@ -156,7 +154,7 @@ async def read_offsets(
             index += 1
             continue
         try:
-            fetched = partition.reader.read(offset, size_max=1, is_committed_only=True)
+            fetched = await partition.reader.fetch(offset, size_max=1)
             if not fetched.parts:
                 break
             size += fetched.size

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from millstream.broker.state.internal_partitions import InternalPartition, InternalPartitions
@@ -132,6 +132,23 @@ class Coordinators(Generic[C]):
                 raise self._refusal(index)
         self._check_lease()
         return list(self.ready())
+
+    def indexed(self) -> list[tuple[int, C]]:
+        """Return what `loaded` does, each with the number of its internal partition."""
+        self.loaded()
+        return [
+            (index, term.coordinator)
+            for index, term in sorted(self._terms.items())
+            if term.coordinator is not None
+        ]
+
+    def check_loaded(self, indexes: Iterable[int]) -> None:
+        """Raise unless this node has loaded the coordinators of these internal partitions."""
+        for index in indexes:
+            term = self._terms.get(index)
+            if term is None or term.coordinator is None:
+                raise self._refusal(index)
+        self._check_lease()
 
     def ready(self) -> Iterator[C]:
         """Go over the coordinators that are loaded, for metrics and background work."""

@@ -86,6 +86,13 @@ class InternalPartitions(Protocol):
         """
         ...
 
+    def check_leading(self, partition: InternalPartition) -> None:
+        """Raise `NotLeader` unless this node leads a partition, and nobody can have replaced it.
+
+        A node that hands its leadership over does not lead from when it proposes its successor.
+        """
+        ...
+
     async def open_log(self, partition: InternalPartition, config: LogConfig) -> Log:
         """Return the log of a partition that this node leads, or create it.
 
@@ -129,6 +136,9 @@ class LonePartitions:
         return self._node_id
 
     def check_lease(self) -> None:
+        """Do nothing: nobody else can lead."""
+
+    def check_leading(self, partition: InternalPartition) -> None:
         """Do nothing: nobody else can lead."""
 
     async def open_log(self, partition: InternalPartition, config: LogConfig) -> Log:

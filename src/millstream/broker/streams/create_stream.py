@@ -134,7 +134,8 @@ def check_mark(row: StreamRow, offset: int, mark: int) -> None:
 
 
 def _floor(source: DurableStream) -> int:
-    evicted = source.partition.reader.describe().eviction_floor
+    gap = source.source.reader.gap_at(0)
+    evicted = 0 if gap is None else gap.to_offset + 1
     return max(source.row.floor, evicted + source.row.shift if evicted else 0)
 
 

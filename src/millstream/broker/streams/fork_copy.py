@@ -13,12 +13,19 @@ from collections.abc import Callable, Sequence
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.record_page import read_page
-from millstream.broker.partition.results import Appended
 from millstream.broker.streams.stream import DurableStream
 from millstream.broker.streams.write_marks import without_mark
+from millstream.broker.topics.record_appender import RecordAppender
 from millstream.clock import Clock
 from millstream.config.schema import MIB
-from millstream.errors import BatchTooLarge, InvalidRequest, Stopping
+from millstream.errors import (
+    BatchTooLarge,
+    InvalidRequest,
+    NotLeader,
+    PeerUnavailable,
+    Stopping,
+    Unavailable,
+)
 from millstream.records.build import build_batch
 from millstream.records.record import Record, StoredRecord
 
@@ -30,6 +37,11 @@ FORK_BYTES_MAX = 256 * MIB
 """Bytes that a fork may inherit, as batches: the request waits for the copy, a few seconds."""
 
 
+ELECTION_SECONDS_MAX = 10.0
+ELECTION_POLL_SECONDS = 0.05
+"""How long a copy waits for a leader of its partition, and how often it looks."""
+
+
 class ForkCopy:
     """Copies records of one stream into the partition of its fork."""
 
@@ -39,19 +51,21 @@ class ForkCopy:
         target: Partition,
         *,
         clock: Clock,
+        appends: RecordAppender,
         is_stopping: Callable[[], bool],
         size_max: int = FORK_BYTES_MAX,
     ) -> None:
         self._source = source
         self._target = target
         self._clock = clock
+        self._appends = appends
         self._is_stopping = is_stopping
         self._size_max = size_max
         self._size = 0
 
     async def copy_until(self, end_offset: int) -> int:
         """Copy all records before an offset of the source's partition; return how many."""
-        cursor = self._source.partition.log_start_offset
+        cursor = self._source.source.log_start_offset
         count = 0
         while cursor < end_offset:
             before = cursor
@@ -81,9 +95,7 @@ class ForkCopy:
 
     async def _read(self, offset: int, end_offset: int, *, limit: int) -> tuple[list[Record], int]:
         """Return copies of the next records, and the offset after them."""
-        page = await read_page(
-            self._source.partition, offset, limit=limit, size_max=CHUNK_BYTES_MAX
-        )
+        page = await read_page(self._source.source, offset, limit=limit, size_max=CHUNK_BYTES_MAX)
         return [
             _copied(record) for record in page.records if record.offset < end_offset
         ], page.next_offset
@@ -97,10 +109,21 @@ class ForkCopy:
         self._size += len(batch)
         if self._size > self._size_max:
             raise BatchTooLarge(f"a fork can inherit at most {self._size_max} bytes")
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._target.appender.append(batch, future)
-        await future
+        await self._append_when_led(batch)
         return len(records)
+
+    async def _append_when_led(self, batch: bytes) -> None:
+        """Append a batch; in a cluster, the partition was just created, and may have no leader."""
+        deadline = self._clock.monotonic() + ELECTION_SECONDS_MAX
+        while True:
+            try:
+                await self._appends.append_batch(self._target, batch)
+            except (NotLeader, PeerUnavailable) as error:  # Nothing was appended.
+                if self._clock.monotonic() >= deadline:
+                    raise Unavailable(str(error)) from error
+                await asyncio.sleep(ELECTION_POLL_SECONDS)
+            else:
+                return
 
 
 def _check_amount(amount: int, available: int, unit: str) -> None:

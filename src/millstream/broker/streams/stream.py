@@ -86,6 +86,8 @@ class DurableStream:
         self.path = path
         self.row = row
         self.partition = partition
+        self.source = partition.anywhere
+        """The partition for reading."""
         self.is_deleted = False
         self._clock = clock
         stored = stored or StoredStream()
@@ -127,7 +129,7 @@ class DurableStream:
         Concurrent calls wait for the first.
         """
         self._check_exists()
-        if self._is_open and self.partition.is_open:
+        if self._is_open and self.source.is_open:
             return
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
@@ -140,31 +142,39 @@ class DurableStream:
             opening.exception()  # Those who waited got it.
 
     async def _open(self) -> None:
-        await self.partition.open()
+        await self.source.open()
         if self._is_open:
             return
-        partition = self.partition
-        end_offset = partition.high_watermark
+        end_offset = self.source.high_watermark
         if self._writer_checkpoint.saved_offset > end_offset:
             await self._truncate(end_offset)
-        cursor = max(self._writer_checkpoint.saved_offset, partition.log_start_offset)
+        await self._replay(self._writer_checkpoint.saved_offset, end_offset)
+        self._is_open = True
+        self._save_if_worthwhile()
+
+    async def _replay(self, cursor: int, end_offset: int) -> int:
+        """Apply the marks from an offset on; return the offset up to which they are applied."""
+        source = self.source
+        cursor = max(cursor, source.log_start_offset)
         while cursor < end_offset:
             try:
-                fetched = partition.reader.read(cursor, size_max=REPLAY_BYTES_MAX)
+                fetched = await source.reader.fetch(
+                    cursor, size_max=REPLAY_BYTES_MAX, is_committed_only=False
+                )
             except DamagedRecords as damage:
                 self._damage = damage
                 cursor = damage.to_offset + 1
                 continue
             if not fetched.parts:
                 break
-            work = partial(read_marks, fetched, partition.topic_id)
-            marks = await partition.opener.run(fetched.parts, work)
+            work = partial(read_marks, fetched, self.partition.topic_id)
+            marks = await self.partition.opener.run(fetched.parts, work)
             for mark, next_offset in marks:
-                self.writers.apply(mark, next_offset)
-                self._writer_checkpoint.apply(mark, next_offset)
+                if next_offset > cursor:
+                    self.writers.apply(mark, next_offset)
+                    self._writer_checkpoint.apply(mark, next_offset)
             cursor = fetched.next_offset
-        self._is_open = True
-        self._save_if_worthwhile()
+        return cursor
 
     async def _truncate(self, end_offset: int) -> None:
         """Recover from a power cut that lost records which the checkpoint covers.
@@ -189,7 +199,10 @@ class DurableStream:
         """The offset after the last readable record, in its partition."""
         if self.closure is not None:
             return self.closure.end_offset
-        return self.partition.last_stable_offset
+        return self.source.last_stable_offset
+
+    async def catch_up(self) -> None:
+        """Return when everything that was acknowledged before the call can be read here."""
 
     @property
     def next_offset(self) -> int:
@@ -214,7 +227,7 @@ class DurableStream:
             try:
                 appended = await asyncio.shield(self._submit(batch, write))
             except (DuplicateWrite, RequestError) as refusal:
-                if not isinstance(refusal, _StreamClosing) and await self._in_flight.settled():
+                if not isinstance(refusal, StreamClosing) and await self._in_flight.settled():
                     return self._refused(mark, refusal)
             else:
                 ended = self._clock.monotonic()
@@ -256,7 +269,7 @@ class DurableStream:
         """Check a mark against all before it in the log; raises to refuse it."""
         self._check_exists()
         if self._closing is not None:
-            raise _StreamClosing
+            raise StreamClosing
         self._in_flight.admit(write, offset, self._clock.monotonic())
 
     def _settle(self, write: InFlightAppend, done: asyncio.Future[Appended]) -> None:
@@ -313,20 +326,24 @@ class DurableStream:
 
     async def _close(self, mark: WriteMark) -> StreamAppendResult:
         """Close the stream, while nothing new is admitted."""
-        await self._in_flight.settled()
+        end_offset = await self._settled_end()
         self._check_marks()
         try:
             self.writers.check(mark, has_data=False)
         except DuplicateWrite as refusal:
             return self._refused(mark, refusal)
-        await self.partition.settle()
         self._check_exists()
-        end_offset = self.partition.high_watermark
         await self._writer_checkpoint.put(self._checkpoint_offset(), mark, end_offset)
         self._writer_checkpoint.apply(mark, end_offset)
         self.writers.apply(mark, end_offset)
         self._wake()
         return self._outcome(mark, end_offset)._replace(has_data=False)
+
+    async def _settled_end(self) -> int:
+        """Return the end of the partition, once nothing is in flight."""
+        await self._in_flight.settled()
+        await self.partition.settle()
+        return self.partition.high_watermark
 
     # Checkpoints.
 
@@ -379,11 +396,11 @@ class DurableStream:
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` when records were added, or the stream was closed or deleted."""
         self._watchers[callback] = None
-        self.partition.watch(callback)
+        self.source.watch(callback)
 
     def unwatch(self, callback: Callable[[], None]) -> None:
         self._watchers.pop(callback, None)
-        self.partition.unwatch(callback)
+        self.source.unwatch(callback)
 
     def mark_deleted(self) -> None:
         """Refuse all requests from now on, and wake the watchers."""
@@ -396,7 +413,7 @@ class DurableStream:
             callback()
 
 
-class _StreamClosing(RequestError):
+class StreamClosing(RequestError):
     """The stream is being closed; the outcome of that decides."""
 
 

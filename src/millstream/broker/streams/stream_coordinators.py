@@ -2,20 +2,25 @@
 
 What streams keep is stored in one internal partition, because forks tie streams of any paths
 together: a row is removed together with those that were kept only for its forks, in one put. Its
-leader is the coordinator of all streams. It appends to the topics of streams itself, so it has to
-lead them too; while it does not, appends are refused with `NotLeader`, and nothing is written.
+leader is the coordinator of all streams. It checks every append, and sends it to the leader of the
+stream's partition (`shared_stream.py`).
 """
 
 from __future__ import annotations
 
 from millstream.broker.state.coordinators import Coordinators
-from millstream.broker.state.internal_partitions import STREAMS, InternalPartitions
+from millstream.broker.state.internal_partitions import (
+    STREAMS,
+    InternalPartition,
+    InternalPartitions,
+)
 from millstream.broker.state.state_clock import StateClock
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.streams.counters import StreamCounters
 from millstream.broker.streams.expiry import ExpiryClock
 from millstream.broker.streams.row import stored_dates
 from millstream.broker.streams.streams import DurableStreams
+from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock, Timers
 from millstream.config.schema import LogConfig
@@ -36,8 +41,11 @@ class StreamCoordinators:
         timers: Timers,
         retention_clock: ExpiryClock | None,
         background: Executor,
+        appends: RecordAppender | None = None,
     ) -> None:
         """Make it; without the `retention_clock` of a lone node, ages are counted in the state."""
+        self._partitions = partitions
+        self._appends = appends
         self._topics = topics
         self._clock = clock
         self._timers = timers
@@ -74,6 +82,8 @@ class StreamCoordinators:
             timers=self._timers,
             retention_clock=clock,
             counters=self.counters,
+            appends=self._appends,
+            check_leading=lambda: self._partitions.check_leading(InternalPartition(STREAMS)),
         )
         try:
             await streams.open()

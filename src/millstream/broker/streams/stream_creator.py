@@ -25,9 +25,11 @@ from millstream.broker.streams.paths import topic_of_path
 from millstream.broker.streams.registry import StreamRegistry
 from millstream.broker.streams.row import StreamRow, encode, row_key
 from millstream.broker.streams.stream import DurableStream
+from millstream.broker.streams.stream_factory import StreamFactory
 from millstream.broker.streams.writers import WriteMark
 from millstream.broker.topics.configs.topic_config import NO_LIMIT
 from millstream.broker.topics.configs.topic_settings import RETENTION_MS
+from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock
 from millstream.errors import StreamExists, UnknownStream, UnknownTopic, UnknownTopicId
@@ -38,12 +40,22 @@ MESSAGE_BYTES = "max.message.bytes"
 class StreamCreator:
     """Creates streams, and removes those that were not completed."""
 
-    def __init__(self, registry: StreamRegistry, topics: Topics, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        registry: StreamRegistry,
+        topics: Topics,
+        *,
+        clock: Clock,
+        appends: RecordAppender,
+        factory: StreamFactory,
+    ) -> None:
         self.fork_bytes_max = FORK_BYTES_MAX
         self.is_stopping: Callable[[], bool] = lambda: False
         self._registry = registry
         self._topics = topics
         self._clock = clock
+        self._appends = appends
+        self._factory = factory
 
     async def create(
         self,
@@ -74,7 +86,7 @@ class StreamCreator:
             partition = await self._create_topic(row, message_bytes_max)
             if source is not None:
                 row = await self._inherit(row, source, partition)
-            stream = DurableStream(path, row, partition, self._registry.state, clock=self._clock)
+            stream = self._factory.make(path, row, partition)
             if not is_plain:
                 await self._fill(stream, values, is_closed=request.is_closed)
         except BaseException:
@@ -97,11 +109,11 @@ class StreamCreator:
         """Copy the inherited records of a fork; its offsets continue those of the source."""
         fork = row.fork
         assert fork is not None
-        await partition.open()
         copy = ForkCopy(
             source,
             partition,
             clock=self._clock,
+            appends=self._appends,
             is_stopping=self.is_stopping,
             size_max=self.fork_bytes_max,
         )

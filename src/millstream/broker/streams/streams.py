@@ -30,12 +30,13 @@ from millstream.broker.streams.registry import StreamRegistry
 from millstream.broker.streams.row import StoredStream, StreamRow, decode_entry, encode, row_key
 from millstream.broker.streams.stream import DurableStream
 from millstream.broker.streams.stream_creator import StreamCreator
+from millstream.broker.streams.stream_factory import StreamFactory
+from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topic import TopicChange, TopicEvent
 from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock, Timers
 from millstream.errors import (
     MillstreamError,
-    NotLeader,
     StreamExists,
     StreamGone,
     Unavailable,
@@ -59,12 +60,24 @@ class DurableStreams:
         timers: Timers,
         retention_clock: ExpiryClock,
         counters: StreamCounters | None = None,
+        appends: RecordAppender | None = None,
+        check_leading: Callable[[], None] = lambda: None,
     ) -> None:
+        """Make the streams.
+
+        `check_leading` raises unless this node is sure to be their coordinator.
+        """
+        appends = appends or RecordAppender(clock)
         self._topics = topics
         self._clock = clock
         self._retention_clock = retention_clock
         self._registry = StreamRegistry(state, clock=clock, retention_clock=retention_clock)
-        self._creator = StreamCreator(self._registry, topics, clock=clock)
+        self._factory = StreamFactory(
+            state, clock=clock, appends=appends, check_leading=check_leading
+        )
+        self._creator = StreamCreator(
+            self._registry, topics, clock=clock, appends=appends, factory=self._factory
+        )
         self._creator.is_stopping = lambda: self.is_stopping
         self._locks = KeyedLocks()
         self._deadlines = StreamDeadlines(clock, timers, self._check_expiry)
@@ -110,8 +123,7 @@ class DurableStreams:
 
     def _stream(self, path: str, row: StreamRow, stored: StoredStream) -> DurableStream:
         partition = self._topics.get(row.topic).partition(0)
-        state = self._registry.state
-        return DurableStream(path, row, partition, state, clock=self._clock, stored=stored)
+        return self._factory.make(path, row, partition, stored)
 
     def _add(self, stream: DurableStream) -> None:
         remaining = self._registry.add(stream).remaining()
@@ -127,23 +139,6 @@ class DurableStreams:
         self._unwatch_topics = lambda: None
         for stream in self._registry.streams.values():
             stream.detach(error)
-
-    def reopen(self, topic: str) -> None:
-        """Forget what is known of a stream's writers: its topic was led by another node.
-
-        They are read from the log again when the stream is used next.
-        """
-        if (stream := self._registry.of_topic(topic)) is None:
-            return
-        stored = StoredStream()
-        known = {stream.path: stored}
-        for key, value in self._registry.state.entries.items():
-            if key[1:].split(b"\0")[0] == stream.path.encode():
-                decode_entry(known, key, value)
-        lifetime = self._registry.lifetimes[stream.path]
-        stream.detach(NotLeader(f"topic {topic} was led by another node"))
-        self._registry.add(self._stream(stream.path, stream.row, stored))
-        self._registry.lifetimes[stream.path] = lifetime
 
     async def close(self) -> None:
         """Finish changes in progress, and store checkpoints, so that the next start is fast."""
@@ -262,6 +257,7 @@ class DurableStreams:
             raise StreamExists(f"stream {path[:300]!r} was deleted, and has forks")
         if (existing := registry.streams.get(path)) is not None:
             await existing.open()
+            await existing.catch_up()
             check_matches(existing, request)
             return existing, False
         created = await self._creator.create(
@@ -286,6 +282,7 @@ class DurableStreams:
         except StreamGone as error:
             raise StreamExists(str(error)) from None
         await source.open()
+        await source.catch_up()
         return source
 
     # Deleting.

@@ -16,7 +16,7 @@ from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import Appended
 from millstream.broker.topics.topic import Topic
 from millstream.clock import Clock
-from millstream.errors import InvalidRequest, NotLeader
+from millstream.errors import Busy, InvalidRequest, NotLeader
 from millstream.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from millstream.records.build import build_batch
 from millstream.records.murmur2 import murmur2
@@ -24,6 +24,15 @@ from millstream.records.record import Record
 
 APPEND_TIMEOUT_MS = 30_000
 """How long records wait if too many bytes wait for the disk."""
+
+
+ELECTION_SECONDS_MAX = 2.0
+ELECTION_POLL_SECONDS = 0.05
+"""How long a batch waits for a leader of its partition, and how often it looks: a leader that hands
+over is replaced by then, and a topic that was just created has its first one."""
+
+ANY_OFFSET = -1
+"""As the offset of a batch: the end of the log, wherever that is."""
 
 
 class AppendTimings(NamedTuple):
@@ -74,15 +83,25 @@ class BatchForwarder(Protocol):
     """Sends batches to the nodes that lead their partitions; implemented by `cluster`."""
 
     async def append(
-        self, partition: Partition, batch: bytes, refusal: NotLeader
+        self, partition: Partition, batch: bytes, refusal: NotLeader, *, expected_offset: int
     ) -> PartitionAppend:
         """Append a batch at the node that `refusal` names; return when it is committed.
+
+        If `expected_offset` is not `ANY_OFFSET` and the log does not end there, `Busy` is raised.
 
         Batches of a partition keep the order of the calls. Raises `refusal` if it names no other
         node, `OutcomeUnknown` if the batch may have been appended, and otherwise the error of the
         leader, which says that it was not.
         """
         ...
+
+
+class _Election:
+    """Batches that wait for a leader, in their order."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.count = 0
 
 
 class RecordAppender:
@@ -93,6 +112,8 @@ class RecordAppender:
         self._turn = 0
         self.forwarder: BatchForwarder | None = None
         """Takes the batches for partitions that other nodes lead; None on a lone node."""
+        self._elections: dict[Partition, _Election] = {}
+        """Partitions without a leader for which batches wait."""
 
     async def append(
         self,
@@ -202,23 +223,71 @@ class RecordAppender:
         )
         return await self.append_batch(partition, batch)
 
-    async def append_batch(self, partition: Partition, batch: bytes) -> PartitionAppend:
-        """Append a batch that this node built, here or at the node that leads the partition."""
+    async def append_batch(
+        self, partition: Partition, batch: bytes, *, expected_offset: int = ANY_OFFSET
+    ) -> PartitionAppend:
+        """Append a batch that this node built, here or at the node that leads the partition.
+
+        With an `expected_offset`, it is appended there or not at all: if the log does not end
+        there, `Busy` is raised, and nothing was appended.
+        """
+        if self.forwarder is None:
+            if not partition.is_open:
+                await partition.open()
+            return await self._append_here(partition, batch, expected_offset)
+        if expected_offset != ANY_OFFSET:
+            return await self._append_anywhere(partition, batch, expected_offset)
+        if partition not in self._elections:
+            try:
+                return await self._append_anywhere(partition, batch)
+            except NotLeader:  # Nothing was appended.
+                pass
+        return await self._append_when_led(partition, batch)
+
+    async def _append_when_led(self, partition: Partition, batch: bytes) -> PartitionAppend:
+        """Append a batch to a partition that has no leader now; wait a moment for one.
+
+        Batches that come meanwhile wait too, so that they keep their order.
+        """
+        deadline = self._clock.monotonic() + ELECTION_SECONDS_MAX
+        waiting = self._elections.setdefault(partition, _Election())
+        waiting.count += 1
+        try:
+            async with waiting.lock:
+                while True:
+                    try:
+                        return await self._append_anywhere(partition, batch)
+                    except NotLeader:
+                        if self._clock.monotonic() >= deadline:
+                            raise
+                    await asyncio.sleep(ELECTION_POLL_SECONDS)
+        finally:
+            waiting.count -= 1
+            if not waiting.count:
+                self._elections.pop(partition, None)
+
+    async def _append_anywhere(
+        self, partition: Partition, batch: bytes, expected_offset: int = ANY_OFFSET
+    ) -> PartitionAppend:
+        assert self.forwarder is not None
         try:
             if not partition.is_open:
                 await partition.open()
-            return await self._append_here(partition, batch)
+            return await self._append_here(partition, batch, expected_offset)
         except NotLeader as refusal:  # Nothing was appended.
-            if self.forwarder is None:
-                raise
-            return await self.forwarder.append(partition, batch, refusal)
+            return await self.forwarder.append(
+                partition, batch, refusal, expected_offset=expected_offset
+            )
 
-    async def _append_here(self, partition: Partition, batch: bytes) -> PartitionAppend:
+    async def _append_here(
+        self, partition: Partition, batch: bytes, expected_offset: int
+    ) -> PartitionAppend:
         clock = self._clock
         started = admitted = clock.monotonic()
 
-        def note_admission(_: int) -> None:
+        def note_admission(offset: int) -> None:
             nonlocal admitted
+            check_offset(partition, offset, expected_offset)
             admitted = clock.monotonic()
 
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -228,6 +297,12 @@ class RecordAppender:
         appended = await future
         timings = append_timings(partition, started, admitted, clock.monotonic())
         return PartitionAppend(appended.offset, partition.high_watermark, timings)
+
+
+def check_offset(partition: Partition, offset: int, expected_offset: int) -> None:
+    """Raise `Busy` if a batch would not get the offset that its sender expects."""
+    if expected_offset not in (ANY_OFFSET, offset):
+        raise Busy(f"{partition} ends at offset {offset}, and not at {expected_offset}")
 
 
 def append_timings(

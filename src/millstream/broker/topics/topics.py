@@ -104,6 +104,10 @@ class Replication(NamedTuple):
 DEFAULT_REPLICATION = Replication()
 
 
+APPEARANCE_SECONDS_MAX = 5.0
+"""How long a node waits to learn of a topic that another one has created."""
+
+
 class SharedTopics(Protocol):
     """What `Topics` needs to know of the cluster whose nodes share the topics."""
 
@@ -344,6 +348,27 @@ class Topics:
         entry = await self._metadata.get(topic_key(name))
         row = None if entry is None else decode_row(entry.key, entry.value)[1]
         return row is None or row.state != "live" or topic_id not in (None, row.id)
+
+    async def appears(self, name: str) -> bool:
+        """Return whether there is a topic of this name; wait for one that others have created."""
+        if name in self._topics:
+            return True
+        if self._shared is None:
+            return False
+        known = asyncio.Event()
+        unwatch = self.on_change(lambda change: known.set() if change.topic.name == name else None)
+        try:
+            if await self.is_deleted(name, None):
+                return False
+            async with asyncio.timeout(APPEARANCE_SECONDS_MAX):
+                while name not in self._topics:
+                    await known.wait()
+                    known.clear()
+        except TimeoutError:
+            return False
+        finally:
+            unwatch()
+        return True
 
     def partition(self, name: str, index: int) -> Partition:
         """Return a partition; raises `UnknownTopic` if it does not exist."""

@@ -83,6 +83,11 @@ class ClusterPartitions:
         if not context.membership.belief.is_valid(context.clock.monotonic()):
             raise NotCoordinator("this node cannot renew its lease, and may have been replaced")
 
+    def check_leading(self, partition: InternalPartition) -> None:
+        replica = self.topics.partition(topic_of(partition.name), partition.number).replica
+        assert replica is not None
+        replica.check_leader()
+
     async def open_log(self, partition: InternalPartition, config: LogConfig) -> Log:  # noqa: ARG002
         """Return the log once everything that an earlier leader acknowledged can be read."""
         found = self.topics.partition(topic_of(partition.name), partition.number)

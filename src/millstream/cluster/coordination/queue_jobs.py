@@ -1,6 +1,7 @@
 """Jobs of a queue in a cluster: where its coordinator reads them, and which ones must be kept.
 
-A queue's coordinator reads the replicas of its own node. It tells the leaders of the partitions
+A queue's coordinator reads the replicas of its own node, and partitions that have none there from
+their leaders. It tells the leaders of the partitions
 which jobs are finished through the metadata, every few seconds: `holds/TOPIC-ID` has the first
 offset that is still needed, by partition. A leader that has not been told keeps everything.
 """
@@ -13,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.topics.topic import Topic
-from millstream.cluster.replication.local_replica import LocalReplica
-from millstream.errors import MillstreamError
+from millstream.cluster.reading.partition_anywhere import PartitionAnywhere
+from millstream.errors import MillstreamError, NotLeader
 from millstream.metadata.interface import Metadata, MetadataChange, Watch
 
 logger = logging.getLogger(__name__)
@@ -28,17 +28,24 @@ ReportHold = Callable[[uuid.UUID, int, int], None]
 """Takes a topic, a partition, and the first offset that is needed: `WorkQueues.report_hold`."""
 
 
-class ReplicaJobs:
-    """The replicas of this node: `JobSource` of the broker."""
+class ClusterJobs:
+    """The partitions of a topic, wherever their replicas are: `JobSource` of the broker."""
 
     def partitions(self, topic: Topic) -> Sequence[ReadablePartition]:
-        return topic.partitions
+        return [partition.anywhere for partition in topic.partitions]
 
     def leader_end(self, partition: ReadablePartition) -> int | None:
-        """Return the high watermark if this node leads the partition."""
-        if not isinstance(partition, Partition) or not isinstance(partition.replica, LocalReplica):
+        """Return the high watermark by the word of the leader: this node, or the one it asked."""
+        assert isinstance(partition, PartitionAnywhere)
+        if not partition.is_here:
+            return partition.remote.high_watermark if partition.remote.is_open else None
+        replica = partition.partition.replica
+        assert replica is not None
+        try:
+            replica.check_end()
+        except NotLeader:
             return None
-        return None if partition.replica.leader is None else partition.high_watermark
+        return partition.high_watermark
 
 
 class MetadataHolds:

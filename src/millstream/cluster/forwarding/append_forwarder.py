@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.record_appender import (
+    ANY_OFFSET,
     APPEND_TIMEOUT_MS,
     AppendTimings,
     PartitionAppend,
@@ -74,14 +75,19 @@ class AppendForwarder:
         self._lanes: dict[Partition, AppendLane] = {}
 
     async def append(
-        self, partition: Partition, batch: bytes, refusal: NotLeader
+        self,
+        partition: Partition,
+        batch: bytes,
+        refusal: NotLeader,
+        *,
+        expected_offset: int = ANY_OFFSET,
     ) -> PartitionAppend:
         """Append a batch at the node that `refusal` names; return when it is committed."""
         if self._is_nowhere(refusal):
             raise refusal
         lane = self._lanes.setdefault(partition, AppendLane(self._timers))
         try:
-            response = await self._append(lane, partition, batch, refusal)
+            response = await self._append(lane, partition, batch, refusal, expected_offset)
         except MillstreamError as error:
             self._counters.note_error(API, error)
             if isinstance(error, OutcomeUnknown):
@@ -101,13 +107,20 @@ class AppendForwarder:
         return refusal.leader in (-1, self._node_id)
 
     async def _append(
-        self, lane: AppendLane, partition: Partition, batch: bytes, refusal: NotLeader
+        self,
+        lane: AppendLane,
+        partition: Partition,
+        batch: bytes,
+        refusal: NotLeader,
+        expected_offset: int,
     ) -> AppendBatchResponse:
         ticket = lane.take_ticket()
         redirects = 0
         while True:
             await lane.enter(ticket, refusal.leader)
-            response, may_repeat = await self._send(lane, partition, batch, refusal)
+            response, may_repeat = await self._send(
+                lane, partition, batch, refusal, expected_offset
+            )
             if not response.error_code:
                 _check_response(response, batch)
                 return response
@@ -121,13 +134,19 @@ class AppendForwarder:
             refusal = error
 
     async def _send(
-        self, lane: AppendLane, partition: Partition, batch: bytes, refusal: NotLeader
+        self,
+        lane: AppendLane,
+        partition: Partition,
+        batch: bytes,
+        refusal: NotLeader,
+        expected_offset: int,
     ) -> tuple[AppendBatchResponse, bool]:
         """Return the response, and whether the batch may still be sent elsewhere in order."""
         request = AppendBatchRequest(
             topic_id=partition.topic_id,
             index=partition.index,
             leader_epoch=refusal.leader_epoch,
+            expected_offset=expected_offset,
             batch=batch,
         )
         sent: SentCall | None = None

@@ -20,7 +20,7 @@ from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.control.proposer import ProposalOutcome
 from millstream.cluster.epochs import EpochHistory
 from millstream.cluster.follower import Cut, FollowerReplica, ReplicaStopped
-from millstream.cluster.leader import AppendRefusal, LeaderReplica
+from millstream.cluster.leader import UNAVAILABLE, AppendRefusal, LeaderReplica
 from millstream.cluster.replica_fetch import ReplicaFetch
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
@@ -85,6 +85,43 @@ class LocalReplica:
         """Raise unless this node has a replica of the partition."""
         if not self._is_present:
             raise self._not_leader()
+
+    @property
+    def is_present(self) -> bool:
+        """Whether this node has a replica of the partition."""
+        return self._is_present
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether this node leads the partition, or its replica is in the ISR.
+
+        Any other replica is being copied, or is behind: readers are better served by the leader.
+        """
+        if self.leader is not None:
+            return True
+        state = self._context.state.partitions.get(self.key)
+        return self._is_present and state is not None and self._is_member(state)
+
+    def _is_member(self, state: ReplicationState) -> bool:
+        return state.member(self._context.node_id) is not None
+
+    def check_end(self) -> None:
+        """Raise unless this node leads, and shows readers everything that was committed."""
+        self.check_leader()
+        leader = self.leader
+        assert leader is not None
+        if leader.latest_offset(self._context.clock.monotonic()) == UNAVAILABLE:
+            raise LeaderNotAvailable(f"{self}: node {self._context.node_id} is taking it over")
+
+    def leader_node(self) -> int:
+        """Return the node that leads the partition; raises if none does, or if it is this one.
+
+        This node may have been elected a moment ago, and not lead yet.
+        """
+        refusal = self._not_leader()
+        if refusal.leader in (NO_NODE, self._context.node_id):
+            raise LeaderNotAvailable(f"{self} has no leader now")
+        return refusal.leader
 
     def check_leader(self) -> None:
         """Raise unless this node leads the partition, and may still believe so."""
@@ -192,8 +229,10 @@ class LocalReplica:
         if state is None or context.node_id not in state.replicas:
             self._leave()
             return
-        self._is_present = True
+        was_present, self._is_present = self._is_present, True
         await self.partition.open()
+        if not was_present:
+            self.partition.note_moved()
         mine = (context.node_id, context.membership.broker_epoch)
         if (state.leader, state.leader_broker_epoch) == mine:
             await self._lead(state)
@@ -300,7 +339,9 @@ class LocalReplica:
 
     def _leave(self) -> None:
         self.follower = None
-        self._is_present = False
+        if self._is_present:
+            self._is_present = False
+            self.partition.note_moved()
 
     def forget(self) -> None:
         """End the replica: its topic was deleted, and its log with it."""
@@ -400,8 +441,10 @@ class LocalReplica:
     def advance(self) -> None:
         """Let readers see what is committed at the follower."""
         follower = self.follower
+        if follower is None:
+            return
         log = self.partition.log
-        if follower is not None and follower.high_watermark > log.end_offset:
+        if follower.high_watermark > log.end_offset:
             now_ms = int(self._context.clock.monotonic() * 1000)
             self.partition.producers.commit(follower.high_watermark, now_ms)
             log.replication.set_high_watermark(follower.high_watermark)
@@ -471,8 +514,7 @@ class LocalReplica:
     async def _restart_if_allowed(self, state: ReplicationState) -> None:
         """Copy a stopped replica again once nobody counts on it."""
         follower = self.follower
-        is_member = state.member(self._context.node_id) is not None
-        if follower is not None and self._may_be_copied and not is_member:
+        if follower is not None and self._may_be_copied and not self._is_member(state):
             self.problem = None
             self._may_be_copied = False
             await self.restart_at(self.partition.log.start_offset)

@@ -49,7 +49,7 @@ class ReplicaManager:
 
     # Partitions.
 
-    def add(self, topic: Topic, partition: Partition) -> None:
+    def add(self, topic: Topic, partition: Partition) -> LocalReplica:
         """Take over the replication of a partition that the broker has just made."""
         key = PartitionId(topic.id, partition.index)
         replica = LocalReplica(self.context, topic, partition, key)
@@ -60,6 +60,7 @@ class ReplicaManager:
         self.replicas[key] = replica
         if key in self.context.state.partitions:
             self._apply_later(key)
+        return replica
 
     def remove(self, topic: Topic) -> None:
         """Forget the partitions of a deleted topic."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 PIPELINES_MAX = 1_000
 """Publishers in one response."""
@@ -42,6 +42,8 @@ class PipelineShape(Struct, kw_only=True):
     """Number of its last publication: for a stream, the micro-batch."""
     age_ms: int
     """Minimum age of that publication."""
+    position: str | UnsetType = UNSET
+    """Its place in the list of one coordinator; only in answers between nodes."""
 
 
 class PipelinesAnswer(Struct, kw_only=True):

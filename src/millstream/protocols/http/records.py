@@ -150,6 +150,13 @@ class RecordsQuery(Struct, kw_only=True, forbid_unknown_fields=True, rename={"fr
     ] = 0
     exclude_node: NodeName | None = None
     partition: PartitionIndex | None = None
+    stale: Annotated[
+        bool,
+        Meta(
+            description="Return what the replica of this node has, without asking the leader of the"
+            " partition for records that were acknowledged a moment ago."
+        ),
+    ] = False
 
 
 class GapShape(Struct, kw_only=True, rename={"from_": "from"}):

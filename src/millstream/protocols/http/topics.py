@@ -150,6 +150,9 @@ class PartitionShape(Struct, kw_only=True):
     """Nodes that have every committed record."""
     replicas: list[int] = []
     """All nodes that store the partition; the first is the preferred leader."""
+    stale: bool = False
+    """Whether the leader could not be asked: these are the numbers of a replica that may be behind.
+    """
 
 
 class TopicAnswer(TopicSummaryShape, kw_only=True):

@@ -13,11 +13,16 @@ from millstream.protocols.peer.messages.append_batch import (
     AppendBatchRequest,
     AppendBatchResponse,
 )
+from millstream.protocols.peer.messages.delete_before import (
+    DeleteBeforeRequest,
+    DeleteBeforeResponse,
+)
 from millstream.protocols.peer.messages.epoch_end import EpochEndRequest, EpochEndResponse
 from millstream.protocols.peer.messages.fetch_batches import (
     FetchBatchesRequest,
     FetchBatchesResponse,
 )
+from millstream.protocols.peer.messages.find_offset import FindOffsetRequest, FindOffsetResponse
 from millstream.protocols.peer.messages.forward import ForwardRequest, ForwardResponse
 from millstream.protocols.peer.messages.peer_fetch import PeerFetchRequest, PeerFetchResponse
 from millstream.protocols.peer.messages.peer_transactions import (
@@ -67,6 +72,8 @@ _ROWS: tuple[tuple[int, type[Any], type[Any], frozenset[Purpose]], ...] = (
     (9, CommitTransactionOffsetsRequest, CommitTransactionOffsetsResponse, _FORWARDING),
     (10, VerifyTransactionRequest, VerifyTransactionResponse, _FORWARDING),
     (11, AppendBatchRequest, AppendBatchResponse, _FORWARDING),
+    (12, FindOffsetRequest, FindOffsetResponse, _FORWARDING),
+    (13, DeleteBeforeRequest, DeleteBeforeResponse, _FORWARDING),
 )
 
 PEER_APIS: Mapping[int, PeerApi] = MappingProxyType(

@@ -6,7 +6,7 @@ import asyncio
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import Appended, append_time_of
-from millstream.broker.topics.record_appender import append_timings
+from millstream.broker.topics.record_appender import append_timings, check_offset
 from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock
 from millstream.cluster.forwarding.append_errors import append_error_response
@@ -38,7 +38,7 @@ class AppendHandler:
                 raise MalformedRequest("batch is missing")
             answer = DeferredResponse()
             timeout_ms = int((context.deadline - asyncio.get_running_loop().time()) * 1000)
-            waiter = _Waiter(partition, self._clock, answer)
+            waiter = _Waiter(partition, self._clock, answer, request.expected_offset)
             partition.appender.append(
                 batch,
                 waiter,
@@ -68,15 +68,19 @@ class AppendHandler:
 class _Waiter:
     """Finishes the response to one batch."""
 
-    __slots__ = ("_admitted", "_answer", "_clock", "_partition", "_started")
+    __slots__ = ("_admitted", "_answer", "_clock", "_expected_offset", "_partition", "_started")
 
-    def __init__(self, partition: Partition, clock: Clock, answer: DeferredResponse) -> None:
+    def __init__(
+        self, partition: Partition, clock: Clock, answer: DeferredResponse, expected_offset: int
+    ) -> None:
         self._partition = partition
         self._clock = clock
         self._answer = answer
+        self._expected_offset = expected_offset
         self._started = self._admitted = clock.monotonic()
 
-    def note_admission(self, _offset: int) -> None:
+    def note_admission(self, offset: int) -> None:
+        check_offset(self._partition, offset, self._expected_offset)
         self._admitted = self._clock.monotonic()
 
     def done(self) -> bool:

@@ -12,6 +12,10 @@ from millstream.protocols.peer.messages.append_batch import (
     AppendBatchRequest,
     AppendBatchResponse,
 )
+from millstream.protocols.peer.messages.delete_before import (
+    DeleteBeforeRequest,
+    DeleteBeforeResponse,
+)
 from millstream.protocols.peer.messages.epoch_end import (
     EpochEndRequest,
     EpochEndRequestPartition,
@@ -23,6 +27,7 @@ from millstream.protocols.peer.messages.fetch_batches import (
     FetchBatchesRequest,
     FetchBatchesResponse,
 )
+from millstream.protocols.peer.messages.find_offset import FindOffsetRequest, FindOffsetResponse
 from millstream.protocols.peer.messages.forward import (
     ForwardHeader,
     ForwardRequest,
@@ -199,7 +204,7 @@ GOLDEN = {
     ),
     "a batch for a leader": (
         AppendBatchRequest(topic_id=ID, index=3, leader_epoch=4, batch=b"{}"),
-        f"{PARTITION} 00000004 03 7b7d 00",
+        f"{PARTITION} 00000004 ffffffffffffffff 03 7b7d 00",
     ),
     "a batch that was appended": (
         AppendBatchResponse(base_offset=1, last_offset=2, high_watermark=3, commit_ms=1.0),
@@ -217,8 +222,19 @@ GOLDEN = {
     ),
     "batches to read": (
         FetchBatchesRequest(topic_id=ID, index=3, offset=5, wait_ms_max=6, bytes_max=7),
-        f"{PARTITION} ffffffff 0000000000000005 00000006 00000007 00",
+        f"{PARTITION} ffffffff 0000000000000005 00000007 01 00000006"
+        "ffffffffffffffff ffffffffffffffff ffffffffffffffff 00",
     ),
+    "time to find": (
+        FindOffsetRequest(topic_id=ID, index=3, timestamp_ms=5),
+        f"{PARTITION} 0000000000000005 00",
+    ),
+    "offset that was found": (FindOffsetResponse(offset=6), "0000000000000006 00"),
+    "records to delete": (
+        DeleteBeforeRequest(topic_id=ID, index=3, offset=5),
+        f"{PARTITION} 0000000000000005 00",
+    ),
+    "records that were deleted": (DeleteBeforeResponse(log_start=5), "0000000000000005 00"),
     "batches": (
         FetchBatchesResponse(
             leader_epoch=1,
@@ -226,10 +242,13 @@ GOLDEN = {
             last_stable_offset=3,
             log_start=4,
             eviction_floor=5,
+            removals=8,
+            next_offset=9,
             aborted=(FetchBatchesAbortedTransaction(producer_id=6, first_offset=7),),
             batches=b"b",
         ),
-        "0000 00000001 0000000000000002 0000000000000003 0000000000000004 0000000000000005 00"
+        "00000001 0000000000000002 0000000000000003 0000000000000004 0000000000000005 00"
+        "0000000000000008 00 0000000000000009 00"
         "02 0000000000000006 0000000000000007 00"
         "02 62 00",
     ),

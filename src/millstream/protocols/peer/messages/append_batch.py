@@ -32,6 +32,8 @@ class AppendBatchRequest:
     index: int = wire(INT32)
     leader_epoch: int = wire(INT32, default=-1)
     """The epoch of the leader that the sender knows; -1 if it knows none."""
+    expected_offset: int = wire(INT64, default=-1)
+    """The offset that the batch has to get; otherwise it is refused. -1 if any will do."""
     batch: Records | None = wire(RECORDS)
 
 

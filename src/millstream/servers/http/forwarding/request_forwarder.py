@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -42,7 +43,11 @@ from millstream.protocols.peer.messages.forward import (
     ForwardRequest,
     ForwardResponse,
 )
-from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.operations import (
+    TAKEOVER_SECONDS,
+    TAKEOVERS_MAX,
+    HttpOperation,
+)
 from millstream.servers.http.routing.recorded_body import RecordedBody
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.usage import DELIVERY_QUOTAS, ClientUsage
@@ -61,11 +66,6 @@ IDLE_HEARTBEATS = 4
 
 REDIRECTS_MAX = 1
 """How often a request follows a refusal to another node."""
-
-TAKEOVERS_MAX = 20
-TAKEOVER_SECONDS = 0.1
-"""How often, and at which interval, a node is asked that says of itself that it is responsible, and
-refuses."""
 
 HOLD_SECONDS_MAX = 10.0
 """Longest time until the quota of a held stream is checked again."""
@@ -156,13 +156,14 @@ class RequestForwarder:
 
     async def ask(
         self,
-        request: HttpRequest,
+        request: HTTPConnection,
         refusal: Refusal,
         kind: type[T],
         *,
         method: str,
         path: str,
         body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
     ) -> T:
         """Send a request about one partition to its node, on behalf of a client's request.
 
@@ -174,10 +175,16 @@ class RequestForwarder:
         message = ForwardRequest(
             method=method,
             target=path.encode("ascii"),
-            headers=tuple(
-                ForwardHeader(name=name, value=value)
-                for name, value in request.scope["headers"]
-                if name == b"client-id"
+            headers=(
+                *(
+                    ForwardHeader(name=name, value=value)
+                    for name, value in request.scope["headers"]
+                    if name == b"client-id"
+                ),
+                *(
+                    ForwardHeader(name=name.encode(), value=value.encode())
+                    for name, value in (headers or {}).items()
+                ),
             ),
             body=body,
         )

@@ -119,14 +119,38 @@ async def read_records(request: HttpRequest) -> Response:
     topic = topic_of(request)
     start = start_of(topic, query.partition, query.from_)
     await start.partition.open()
+    check_in_sync(start.partition)
     if start.gap is not None or not query.wait_ms or start.partition.is_following:
         await start.partition.settle(start.offset)
     if start.gap is not None or not query.wait_ms:
-        body = await _answer(start, await _read_page(start.partition, query, start.offset), query)
+        body = await _answer(start, await _read_now(start, query), query)
     else:
         body = await _wait_for_page(request, start, query)
     request.usage.charge(QuotaKind.CONSUME, len(body))
     return json_response(body)
+
+
+async def _read_now(start: ReadStart, query: RecordsQuery) -> RecordPage:
+    """Return a page that lacks nothing that was acknowledged before the request.
+
+    Only the leader knows the end. It is asked if the page comes to the end of this replica: what is
+    before that is the same everywhere.
+    """
+    partition = start.partition
+    page = await _read_page(partition, query, start.offset)
+    if query.stale or page.next_offset < partition.last_stable_offset:
+        return page
+    end = partition.last_stable_offset
+    await partition.anywhere.catch_up()
+    if partition.last_stable_offset == end:
+        return page
+    return await _read_page(partition, query, start.offset)
+
+
+def check_in_sync(partition: Partition) -> None:
+    """Raise `NotLeader` if the replica of this node is being copied, or is far behind."""
+    if partition.replica is not None and not partition.replica.is_in_sync:
+        partition.replica.check_leader()
 
 
 async def _wait_for_page(request: HttpRequest, start: ReadStart, query: RecordsQuery) -> bytes:

@@ -10,7 +10,11 @@ from millstream.clock import Timers
 from millstream.config.schema import HttpConfig
 from millstream.servers.http.live.counters import LiveCounters
 from millstream.servers.http.live.partition_feed import PartitionFeeds
-from millstream.servers.http.live.start_position import StartPosition, check_partition_count
+from millstream.servers.http.live.start_position import (
+    StartPosition,
+    check_partition_count,
+    partitions_of,
+)
 from millstream.servers.http.live.subscriber import DELETED, LiveSubscriber
 from millstream.servers.http.routing.usage import ClientUsage
 
@@ -71,7 +75,7 @@ class LiveDelivery:
         for topic in topics:
             self._broker.topics.by_id(topic.id)
         check_partition_count(
-            partition for topic in [*topics, *others] for partition in topic.partitions
+            partition for topic in [*topics, *others] for partition in partitions_of(topic)
         )
         for topic, offsets in starts.items():
             subscriber.follow(topic, offsets, None if excluded is None else excluded.encode())

@@ -11,9 +11,15 @@ import asyncio
 import logging
 from typing import Protocol
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_page import read_page
-from millstream.errors import DamagedRecords, MillstreamError, OffsetOutOfRange
+from millstream.errors import (
+    DamagedRecords,
+    MillstreamError,
+    NotLeader,
+    OffsetOutOfRange,
+    PeerUnavailable,
+)
 from millstream.servers.http.live.counters import LiveCounters
 from millstream.servers.http.live.encoded_batch import EncodedBatch, event_prefix
 
@@ -25,6 +31,9 @@ READ_BYTES_MAX = 64 * 1024
 millisecond of the event loop with small records. A single record may be larger.
 """
 
+
+RETRY_SECONDS = 0.2
+"""Time between attempts to read a partition of another node, while no leader can be asked."""
 
 OFFERS_MAX = 25
 """Watchers that are offered a batch in one turn of the event loop. Their output leaves at the end
@@ -55,7 +64,7 @@ class FeedWatcher(Protocol):
 class PartitionFeed:
     """New records of a partition, while it has watchers."""
 
-    def __init__(self, partition: Partition, counters: LiveCounters) -> None:
+    def __init__(self, partition: ReadablePartition, counters: LiveCounters) -> None:
         """Begin at the end of an open partition."""
         self.partition = partition
         self.next_offset = partition.last_stable_offset
@@ -101,12 +110,19 @@ class PartitionFeed:
                     self._woken = asyncio.get_running_loop().create_future()
                     await self._woken
                 self._is_noted = False
-                await self._deliver()
+                await self._deliver_or_retry()
         except MillstreamError as error:
             self._end(error)
         except Exception:
             logger.exception("%s cannot be watched any more", self.partition)
             self._end(MillstreamError("the node cannot read this partition"))
+
+    async def _deliver_or_retry(self) -> None:
+        try:
+            await self._deliver()
+        except (NotLeader, PeerUnavailable):  # Another node has the records, and is not there now.
+            await asyncio.sleep(RETRY_SECONDS)
+            self._note()
 
     async def _deliver(self) -> None:
         """Offer all new records, batch by batch."""
@@ -175,12 +191,12 @@ class PartitionFeeds:
 
     def __init__(self, counters: LiveCounters) -> None:
         self._counters = counters
-        self._feeds: dict[Partition, PartitionFeed] = {}
+        self._feeds: dict[ReadablePartition, PartitionFeed] = {}
 
     def __len__(self) -> int:
         return len(self._feeds)
 
-    def join(self, partition: Partition, watcher: FeedWatcher) -> PartitionFeed:
+    def join(self, partition: ReadablePartition, watcher: FeedWatcher) -> PartitionFeed:
         """Return the feed of an open partition, with one more watcher."""
         feed = self._feeds.get(partition)
         if feed is None or feed.is_ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.errors import MillstreamError
 from millstream.records.cursor import cursor_prefix, encode_cursor
 from millstream.servers.http.live.encoded_batch import EncodedBatch
@@ -24,7 +24,7 @@ class PartitionSubscription:
     def __init__(
         self,
         subscriber: LiveSubscriber,
-        partition: Partition,
+        partition: ReadablePartition,
         start: PartitionStart,
         excluded: bytes | None,
     ) -> None:

@@ -19,12 +19,7 @@ from millstream.protocols.http.live import EventsQuery
 from millstream.records.cursor import CURSOR_LENGTH_MAX
 from millstream.servers.http.live.heartbeat_timer import HeartbeatTimer
 from millstream.servers.http.live.start_position import StartPosition
-from millstream.servers.http.live.subscriber import (
-    STOPPING,
-    LiveEvent,
-    LiveSubscriber,
-    end_data,
-)
+from millstream.servers.http.live.subscriber import LiveEvent, LiveSubscriber
 from millstream.servers.http.routing.bodies import read_query
 from millstream.servers.http.routing.operations import HttpOperation, Media, Parameter
 from millstream.servers.http.routing.request import HttpRequest
@@ -140,12 +135,6 @@ async def _until_disconnected(receive: Receive, subscriber: LiveSubscriber) -> N
     subscriber.close()
 
 
-def _end_events(request: HttpRequest) -> bytes:
-    """Return the end of all topics of a connection whose node failed."""
-    names = dict.fromkeys(read_query(request, EventsQuery).topic)
-    return b"".join(frame(LiveEvent("end", end_data(name, STOPPING))) for name in names)
-
-
 OPERATIONS = (
     HttpOperation(
         "GET",
@@ -163,7 +152,5 @@ OPERATIONS = (
             ),
         ),
         tag="live",
-        is_forwarded=True,
-        end_event=_end_events,
     ),
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.topics.topic import Topic
 from millstream.errors import InvalidRequest, OffsetOutOfRange
 from millstream.protocols.http.live import EARLIEST, LATEST
@@ -38,8 +38,13 @@ class PartitionStart(NamedTuple):
     """The position of the cursor, if it is one in a topic that was deleted."""
 
 
-StartOffsets = dict[Topic, dict[Partition, PartitionStart]]
+StartOffsets = dict[Topic, dict[ReadablePartition, PartitionStart]]
 """The start in each partition of each topic."""
+
+
+def partitions_of(topic: Topic) -> list[ReadablePartition]:
+    """Return the partitions of a topic, wherever they are: the same objects each time."""
+    return [partition.anywhere for partition in topic.partitions]
 
 
 class StartPosition:
@@ -61,9 +66,10 @@ class StartPosition:
         Raises `OffsetOutOfRange` if the cursor is past the head: the topic lost records which were
         not durable yet, or the cursor does not name its topic and belongs to an earlier one.
         """
-        check_partition_count(partition for topic in topics for partition in topic.partitions)
-        for topic in topics:
-            for partition in tuple(topic.partitions):
+        sources = {topic: partitions_of(topic) for topic in topics}
+        check_partition_count(partition for listed in sources.values() for partition in listed)
+        for listed in sources.values():
+            for partition in listed:
                 await partition.open()
         for topic in topics:
             for index, position in self._positions.get(topic.name, {}).items():
@@ -71,24 +77,24 @@ class StartPosition:
                     topic.partition(index)
         return {
             topic: {
-                partition: await self._start(partition)
-                for partition in tuple(topic.partitions)
-                if partition.is_open
+                partition: await self._start(partition) for partition in listed if partition.is_open
             }
-            for topic in topics
+            for topic, listed in sources.items()
         }
 
-    async def _start(self, partition: Partition) -> PartitionStart:
+    async def _start(self, partition: ReadablePartition) -> PartitionStart:
         positions = self._positions.get(partition.topic)
         if positions is not None:
             return await _continue(partition, positions)
         if self._is_earliest:
-            return PartitionStart(partition.offsets.earliest().offset)
+            return PartitionStart(partition.log_start_offset)
         await partition.settle()
-        return PartitionStart(partition.offsets.latest(is_committed_only=True).offset)
+        return PartitionStart(partition.last_stable_offset)
 
 
-async def _continue(partition: Partition, positions: dict[int, CursorPosition]) -> PartitionStart:
+async def _continue(
+    partition: ReadablePartition, positions: dict[int, CursorPosition]
+) -> PartitionStart:
     """Return the start in a partition of a topic that is in the cursor."""
     position = positions.get(partition.index)
     if position is None:
@@ -106,7 +112,7 @@ async def _continue(partition: Partition, positions: dict[int, CursorPosition]) 
     return PartitionStart(position.offset)
 
 
-def check_partition_count(partitions: Iterable[Partition]) -> None:
+def check_partition_count(partitions: Iterable[ReadablePartition]) -> None:
     """Raise if the partitions are too many for one connection or for one cursor."""
     listed = list(partitions)
     if len(listed) > PARTITIONS_MAX:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_page import RecordPage, read_page
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.topic import Topic
@@ -26,15 +26,24 @@ from millstream.errors import (
     MillstreamError,
     NotLeader,
     OffsetOutOfRange,
+    PeerUnavailable,
     Stopping,
     UnknownTopic,
 )
 from millstream.protocols.http.live import EndData, GapData, LagData
 from millstream.records.record import DAMAGED, Gap
 from millstream.servers.http.live.encoded_batch import EncodedBatch, coalesce
-from millstream.servers.http.live.partition_feed import READ_BYTES_MAX, READ_RECORDS_MAX
+from millstream.servers.http.live.partition_feed import (
+    READ_BYTES_MAX,
+    READ_RECORDS_MAX,
+    RETRY_SECONDS,
+)
 from millstream.servers.http.live.partition_subscription import PartitionSubscription
-from millstream.servers.http.live.start_position import PartitionStart, check_partition_count
+from millstream.servers.http.live.start_position import (
+    PartitionStart,
+    check_partition_count,
+    partitions_of,
+)
 from millstream.servers.http.routing.throttle import Throttle
 from millstream.servers.http.routing.usage import ClientUsage
 
@@ -66,7 +75,7 @@ class LiveSubscriber:
         self._throttle = Throttle(usage, live.timers, self._wake)
         self._is_lasting = is_lasting
         self._topics: dict[str, Topic] = {}
-        self._subscriptions: dict[Partition, PartitionSubscription] = {}
+        self._subscriptions: dict[ReadablePartition, PartitionSubscription] = {}
         self._ready: deque[PartitionSubscription] = deque()
         """Seats with something to do, each once, served in turn."""
         self._notices: deque[LiveEvent] = deque()
@@ -95,7 +104,7 @@ class LiveSubscriber:
         return b",".join([subscription.cursor for subscription in self._subscriptions.values()])
 
     def follow(
-        self, topic: Topic, starts: dict[Partition, PartitionStart], excluded: bytes | None
+        self, topic: Topic, starts: dict[ReadablePartition, PartitionStart], excluded: bytes | None
     ) -> None:
         """Follow a topic from a start for each of its partitions, which are open."""
         self.unfollow(topic.name)
@@ -110,12 +119,13 @@ class LiveSubscriber:
 
     def grow(self, topic: Topic) -> None:
         """Follow new partitions of a topic from their start."""
+        partitions = partitions_of(topic)
         known = [
             self._subscriptions[partition]
-            for partition in topic.partitions
+            for partition in partitions
             if partition in self._subscriptions
         ]
-        new = [partition for partition in topic.partitions if partition not in self._subscriptions]
+        new = [partition for partition in partitions if partition not in self._subscriptions]
         try:
             check_partition_count([*self._subscriptions, *new])
         except MillstreamError:
@@ -133,7 +143,7 @@ class LiveSubscriber:
         topic = self._topics.pop(name, None)
         if topic is None:
             return False
-        for partition in topic.partitions:
+        for partition in partitions_of(topic):
             subscription = self._subscriptions.pop(partition, None)
             if subscription is not None:
                 self._leave(subscription)
@@ -154,7 +164,7 @@ class LiveSubscriber:
             return
         if isinstance(error, UnknownTopic):
             self.end_topic(topic, DELETED)
-        elif isinstance(error, Stopping | NotLeader):  # The replica may have moved to another node.
+        elif isinstance(error, Stopping):
             self.end_topic(topic, STOPPING)
         else:
             logger.error("%s cannot be watched any more: %s", subscription.partition, error)
@@ -280,6 +290,9 @@ class LiveSubscriber:
         """Read the next records for a subscription, or let it join its feed if there are none."""
         try:
             return await self._read(subscription)
+        except (NotLeader, PeerUnavailable):  # Another node has the records, and is not there now.
+            await asyncio.sleep(RETRY_SECONDS)
+            return None
         except MillstreamError as error:
             self.note_failure(subscription, error)
             return None

@@ -16,13 +16,14 @@ import logging
 from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from millstream.broker.quotas import QuotaKind
-from millstream.errors import MalformedRequest, MillstreamError
+from millstream.errors import MalformedRequest, MillstreamError, NotCoordinator
 from millstream.protocols.http.live import (
     OPS,
     AckMessage,
@@ -35,7 +36,7 @@ from millstream.protocols.http.live import (
     UnsubscribeResult,
 )
 from millstream.protocols.http.mismatch import describe_mismatch, describe_syntax
-from millstream.protocols.http.queues import AckAnswer
+from millstream.protocols.http.queues import AckAnswer, ReceiptsBody
 from millstream.protocols.http.records import RequestCost
 from millstream.protocols.http.strict_json import check, decode
 from millstream.servers.http.handlers.records import append, append_answer, ensured_topic
@@ -87,6 +88,7 @@ class LiveWebSocket:
         self._live = context.live
         self._shutdown = context.shutdown
         self._config = context.config
+        self._forwarder = context.forwarder
         self._subscriber = self._live.enter(is_lasting=True, usage=usage)
         self._heartbeat = HeartbeatTimer(
             self._broker.clock,
@@ -238,7 +240,19 @@ class LiveWebSocket:
         return append_answer(result, with_throttle(result.timings, owed_ms))
 
     async def _ack(self, message: AckMessage) -> AckAnswer:
-        settled = await self._broker.queues.get(message.queue).ack(message.receipts)
+        try:
+            settled = await self._broker.queues.get(message.queue).ack(message.receipts)
+        except NotCoordinator as refusal:
+            if self._forwarder is None:
+                raise
+            return await self._forwarder.ask(
+                self._websocket,
+                refusal,
+                AckAnswer,
+                method="POST",
+                path=f"/v1/queues/{quote(message.queue, safe='')}/ack",
+                body=msgspec.json.encode(ReceiptsBody(receipts=message.receipts)),
+            )
         return AckAnswer(acked=settled.count, cost=RequestCost(**settled.timings._asdict()))
 
 

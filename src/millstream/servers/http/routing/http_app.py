@@ -20,6 +20,7 @@ headers that browsers need, and describes the span.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -34,13 +35,23 @@ from starlette.websockets import WebSocket
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.record_appender import AppendTimings
 from millstream.clock import Clock
-from millstream.errors import NotCoordinator, NotLeader, Unavailable
+from millstream.errors import (
+    CoordinatorLoading,
+    NotCoordinator,
+    NotLeader,
+    Unavailable,
+    UnknownQueue,
+    UnknownTopic,
+)
 from millstream.servers.http.counters import OTHER, HttpCounters, RouteCounter
 from millstream.servers.http.routing.access_log import log_response
 from millstream.servers.http.routing.browser_safety import with_safe_headers
 from millstream.servers.http.routing.errors import exception_response
+from millstream.servers.http.routing.late_metadata import is_known_by_now
 from millstream.servers.http.routing.operations import (
     LIMITED_PREFIX,
+    TAKEOVER_SECONDS,
+    TAKEOVERS_MAX,
     UNTHROTTLED_PATHS,
     Handler,
     HttpOperation,
@@ -199,10 +210,10 @@ class HttpApp:
         if usage is not None and path not in UNTHROTTLED_PATHS:
             usage.check(QuotaKind.REQUEST, *operation.uses)
         forwarder = None if self._context is None else self._context.forwarder
-        if forwarder is None or not operation.is_forwarded or FORWARDED in request.scope:
+        if forwarder is None:
             await _respond(operation.handler, request, send, usage)
         else:
-            await _respond_or_forward(forwarder, request, operation, send, usage)
+            await _respond_in_cluster(forwarder, request, operation, send, usage)
 
     def _complete_head(
         self,
@@ -280,28 +291,57 @@ async def _call(handler: Handler, request: HttpRequest) -> Response:
     return await handler(request)
 
 
-async def _respond_or_forward(
+async def _respond_in_cluster(
     forwarder: RequestForwarder,
     request: HttpRequest,
     operation: HttpOperation,
     send: Send,
     usage: ClientUsage | None,
 ) -> None:
-    """Call the handler, or send the request to the node that is responsible for it."""
+    """Call the handler, or send the request to the node that is responsible for it.
+
+    The handler is called again if nothing was done and that may be different now: a node was
+    elected meanwhile, or a topic that another node has created is known here by now.
+    """
     body = request.record_body()
-    try:
-        await _respond(operation.handler, request, send, usage)
-    except (NotLeader, NotCoordinator) as refusal:  # Nothing was done, and no head was sent.
-        if not forwarder.may_forward(refusal):
-            raise
-        response = await forwarder.forward(request, operation, body, refusal)
-    else:
-        return
-    if response is not None:
-        await response(request.scope, request.receive, send)
-        return
-    body.replay()  # This node became responsible meanwhile.
-    await _respond(operation.handler, request, send, usage)
+    may_forward = operation.is_forwarded and FORWARDED not in request.scope
+    attempts = 0
+    is_started = False
+
+    def send_response(message: Message) -> Awaitable[None]:
+        nonlocal is_started
+        is_started = True
+        return send(message)
+
+    while True:
+        try:
+            await _respond(operation.handler, request, send_response, usage)
+        except (NotLeader, NotCoordinator) as refusal:  # Nothing was done.
+            if is_started or not may_forward:
+                raise
+            if forwarder.may_forward(refusal):
+                response = await forwarder.forward(request, operation, body, refusal)
+                if response is not None:
+                    await response(request.scope, request.receive, send)
+                    return
+            # Nobody is responsible now, or this node was elected a moment ago.
+            if attempts == TAKEOVERS_MAX:
+                raise
+            attempts += 1
+            await asyncio.sleep(TAKEOVER_SECONDS)
+        except (
+            CoordinatorLoading
+        ):  # Nothing was done; a node that was just elected reads its state.
+            if is_started or attempts == TAKEOVERS_MAX:
+                raise
+            attempts += 1
+            await asyncio.sleep(TAKEOVER_SECONDS)
+        except (UnknownTopic, UnknownQueue) as unknown:
+            if is_started or not await is_known_by_now(request, unknown):
+                raise
+        else:
+            return
+        body.replay()
 
 
 def server_timing(timings: AppendTimings | None, throttle_ms: int, total_ms: float) -> bytes:

@@ -24,7 +24,7 @@ class RecordedBody:
         """Return the next message of the request."""
         if self._replayed is not None:
             body, self._replayed = self._replayed, None
-            return {"type": "http.request", "body": body, "more_body": False}
+            return {"type": "http.request", "body": body, "more_body": not self._is_complete}
         message = await self._receive()
         if message["type"] == "http.request":
             self._pieces.append(message.get("body", b""))
@@ -43,5 +43,5 @@ class RecordedBody:
         return self._pieces[0]
 
     def replay(self) -> None:
-        """Let the next `receive` return the whole body again."""
+        """Let the next `receive` return everything again that was received so far."""
         self._replayed = b"".join(self._pieces)

@@ -147,6 +147,7 @@ async def describe_stream(request: HttpRequest) -> Response:
     path = path_of(request)
     stream = request.context.broker.streams.of(path).get(path)
     await stream.open()
+    await stream.catch_up()
     row = stream.row
     headers = {NEXT_OFFSET: text_of(stream, stream.next_offset), "Cache-Control": "no-store"}
     if row.ttl_seconds is not None:
@@ -192,11 +193,13 @@ async def read_stream(request: HttpRequest) -> Response:
     await stream.open()
     streams.use(stream)
     streams.counters.reads[read.live or "catch-up"] += 1
+    if read.is_now:
+        await stream.catch_up()
     offset = first_offset(stream, read)
     if read.live == "sse":
         return await _events(request, stream, offset, read)
     if read.live is None:
-        chunk = await read_chunk(stream, offset)
+        chunk = await read_chunk(stream, offset, is_newest=True)
     else:
         request.is_long_poll = True
         seconds = request.context.config.stream_wait_ms / 1000

@@ -49,7 +49,7 @@ def first_offset(stream: DurableStream, read: ReadStream) -> int:
     if read.is_now:
         return stream.next_offset
     if read.offset is None:
-        return stream.partition.log_start_offset + stream.row.shift
+        return stream.source.log_start_offset + stream.row.shift
     offset = read.offset
     if offset.mark is not None:
         check_mark(stream.row, offset.number, offset.mark)
@@ -61,19 +61,25 @@ def text_of(stream: DurableStream, offset: int) -> str:
     return offset_text(offset, stream.row.mark_at(offset))
 
 
-async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
-    """Read from an offset of the stream on; raises if nothing can be read there."""
+async def read_chunk(stream: DurableStream, offset: int, *, is_newest: bool = False) -> StreamChunk:
+    """Read from an offset of the stream on; raises if nothing can be read there.
+
+    With `is_newest`, everything that was acknowledged before is there; a reader that waits for more
+    gets it a moment later otherwise.
+    """
     await stream.open()
     if offset < stream.row.floor:
         raise StreamGone(f"offset {offset} is before {stream.row.floor}, the first offset")
     shift = stream.row.shift
     cursor = max(0, offset - shift)
-    await stream.partition.settle(cursor)
-    if cursor > max(stream.end_offset, stream.partition.high_watermark):
+    if is_newest:
+        await stream.catch_up()
+    await stream.source.settle(cursor)
+    if cursor > max(stream.end_offset, stream.source.high_watermark):
         raise InvalidRequest(f"offset {offset} is after the end, which is {stream.next_offset}")
     try:
         page = await read_page(
-            stream.partition, cursor, limit=CHUNK_RECORDS_MAX, size_max=CHUNK_BYTES_MAX
+            stream.source, cursor, limit=CHUNK_RECORDS_MAX, size_max=CHUNK_BYTES_MAX
         )
     except (OffsetOutOfRange, UnknownTopic):
         if stream.is_deleted:

@@ -1,6 +1,7 @@
 """Handlers of consumer groups: list, describe, delete.
 
-Committed offsets are reset in `offset_resets.py`. No partition is opened for a description.
+Committed offsets are reset in `offset_resets.py`. No partition is opened for a description; in a
+cluster, the leaders of partitions are asked where they end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from millstream.broker.groups.consumer.partition_set import PartitionSet
 from millstream.broker.groups.coordinator import CONSUMER_PROTOCOL
 from millstream.broker.groups.group import Group
 from millstream.broker.groups.lag import PartitionLag, known_end_offset
-from millstream.errors import UnknownGroup, UnknownTopicId
+from millstream.errors import MillstreamError, UnknownGroup, UnknownTopicId
 from millstream.protocols.http.groups import (
     AssignedShape,
     CommittedShape,
@@ -30,6 +31,7 @@ from millstream.protocols.http.groups import (
 )
 from millstream.protocols.kafka.assignment import assigned_partitions
 from millstream.records.topic_partition import TopicPartition
+from millstream.servers.http.handlers.coordinator_lists import ask_coordinators
 from millstream.servers.http.routing.bodies import in_thread_if, read_query
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
@@ -49,6 +51,21 @@ async def list_groups(request: HttpRequest) -> Response:
     """List groups sorted by name, one page at a time, with the lag of each."""
     query = read_query(request, GroupsQuery)
     broker = request.context.broker
+    pages = await ask_coordinators(
+        request, broker.groups.coordinators, GroupsAnswer, lambda: _own_groups(broker, query)
+    )
+    if len(pages) == 1:
+        return json_response(pages[0])
+    groups = sorted(
+        (group for page in pages for group in page.groups), key=lambda group: group.group
+    )
+    shown = groups[: query.limit]
+    is_more = len(groups) > len(shown) or any(page.next is not None for page in pages)
+    return json_response(GroupsAnswer(groups=shown, next=shown[-1].group if is_more else None))
+
+
+async def _own_groups(broker: Broker, query: GroupsQuery) -> GroupsAnswer:
+    """Return a page of the groups that this node coordinates."""
     groups = broker.groups.page(query.after, query.limit + 1)
     shown = groups[: query.limit]
     lags = LagReader(broker)
@@ -63,8 +80,8 @@ async def list_groups(request: HttpRequest) -> Response:
         )
         for group in shown
     ]
-    return json_response(
-        GroupsAnswer(groups=shapes, next=shown[-1].group_id if len(groups) > len(shown) else None)
+    return GroupsAnswer(
+        groups=shapes, next=shown[-1].group_id if len(groups) > len(shown) else None
     )
 
 
@@ -123,11 +140,28 @@ class LagReader:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._processed = 0
+        self._ends: dict[TopicPartition, int | None] = {}
+        """The ends that leaders have told, for one request."""
 
     async def end_of(self, partition: TopicPartition) -> int | None:
-        """Return the end offset of a partition, if it is known."""
+        """Return the end offset of a partition, if it is known; in a cluster, its leader is asked.
+
+        No end is better than one of a replica that is behind: the lag would be too low.
+        """
         await self.yield_turn()
-        return known_end_offset(self.broker.topics, self.broker.store, partition)
+        topic = self.broker.topics.find(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return None
+        found = topic.partitions[partition.partition]
+        if found.replica is None:
+            return known_end_offset(self.broker.topics, self.broker.store, partition)
+        if partition not in self._ends:
+            try:
+                await found.anywhere.catch_up()
+                self._ends[partition] = found.anywhere.high_watermark
+            except MillstreamError:
+                self._ends[partition] = None
+        return self._ends[partition]
 
     async def lag_of(self, group_id: str) -> int:
         """Return the lag of a group over all partitions whose end is known."""

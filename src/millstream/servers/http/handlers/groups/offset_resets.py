@@ -16,6 +16,7 @@ from millstream.broker.groups.lag import PartitionLag
 from millstream.broker.groups.offsets.committed_offsets import CommittedOffset
 from millstream.broker.groups.values import OffsetAndMetadata
 from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.topics.topic import Topic
 from millstream.errors import InvalidRequest, OffsetOutOfRange
 from millstream.protocols.http.groups import ResetAnswer, ResetBody, ResetShape, ResetTime, ResetTo
@@ -53,7 +54,8 @@ async def reset_group(request: HttpRequest) -> Response:
     broker.groups.of(group_id).check_reset(group_id)
     topic = broker.topics.get(body.topic)
     targets = {
-        partition.index: await _target(partition, body.to) for partition in _partitions(topic, body)
+        partition.index: await _target(partition.anywhere, body.to)
+        for partition in _partitions(topic, body)
     }
     broker.topics.by_id(topic.id)  # Raises if it was deleted meanwhile.
     before = dict(broker.groups.committed(group_id))
@@ -102,14 +104,14 @@ def _partitions(topic: Topic, body: ResetBody) -> list[Partition]:
     return list(topic.partitions)
 
 
-async def _target(partition: Partition, to: ResetTo) -> ResetTarget:
+async def _target(partition: ReadablePartition, to: ResetTo) -> ResetTarget:
     """Return the offset that `to` means in a partition, as ListOffsets does."""
     await partition.open()
     await partition.settle()
     if isinstance(to, ResetTime):
-        first = await partition.offsets.at_timestamp(to.timestamp)
+        first = await partition.find_timestamp(to.timestamp)
         end = partition.high_watermark
-        return ResetTarget(end if first is None else first.offset, end)
+        return ResetTarget(end if first is None else first, end)
     start, end = partition.log_start_offset, partition.high_watermark
     if to == "earliest":
         return ResetTarget(start, end)

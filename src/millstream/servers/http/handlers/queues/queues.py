@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -14,16 +16,20 @@ from starlette.responses import Response
 from millstream.broker.queues.queue import WorkQueue
 from millstream.broker.queues.values import QueueChanges
 from millstream.broker.quotas import QuotaKind
-from millstream.errors import UnknownQueue, UnknownTopic
+from millstream.errors import Unavailable, UnknownQueue, UnknownTopic
 from millstream.protocols.http.queues import QueueAnswer, QueueBody, QueuesAnswer
 from millstream.protocols.http.strict_json import decode
+from millstream.servers.http.handlers.coordinator_lists import ask_node, gather_parts, retried
 from millstream.servers.http.handlers.topics.topics import partition_count
 from millstream.servers.http.routing.bodies import read_bytes
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.request import FORWARDED, HttpRequest
 from millstream.servers.http.routing.responses import json_response
 
 T = TypeVar("T")
+
+NAMES_MAX = 10
+"""Names of queues in one error."""
 
 QUEUE_SIZE_MAX = 16 * 1024
 """Bytes of a request body: a few numbers and a name."""
@@ -57,13 +63,42 @@ def _given(sent: T | UnsetType) -> T | None:
 
 async def list_queues(request: HttpRequest) -> Response:
     """List all queues sorted by name."""
-    queues = sorted(request.context.broker.queues.all(), key=lambda queue: queue.name)
-    return json_response(QueuesAnswer(queues=[_described(queue) for queue in queues]))
+    if request.context.forwarder is None or FORWARDED in request.scope:
+        return json_response(await _own_queues(request))
+    return json_response(await retried(lambda: _all_queues(request)))
+
+
+async def _own_queues(request: HttpRequest) -> QueuesAnswer:
+    """Return the queues that this node coordinates."""
+    queues = request.context.broker.queues.all()
+    await asyncio.gather(*(queue.store.catch_up() for queue in queues))
+    return QueuesAnswer(queues=[_described(queue) for queue in queues])
+
+
+async def _all_queues(request: HttpRequest) -> QueuesAnswer:
+    """Return the queues of all coordinators; raises if one of them is missing."""
+    broker = request.context.broker
+    nodes = set(broker.queues.coordinators().values()) - {broker.node_id, -1}
+    asked: dict[int, Awaitable[QueuesAnswer]] = {
+        node_id: ask_node(request, node_id, QueuesAnswer) for node_id in nodes
+    }
+    asked[broker.node_id] = _own_queues(request)
+    parts = await gather_parts(asked)
+    queues = {queue.name: queue for part in parts for queue in part.queues}
+    missing = [name for name in broker.queues.names() if name not in queues]
+    if missing:
+        raise Unavailable(
+            "the list would not be complete: no coordinator answers for queue"
+            f" {', '.join(missing[:NAMES_MAX])}"
+        )
+    return QueuesAnswer(queues=[queues[name] for name in sorted(queues)])
 
 
 async def describe_queue(request: HttpRequest) -> Response:
     """Return the settings of a queue, and the number of its jobs in each state."""
-    return json_response(_described(queue_of(request)))
+    queue = queue_of(request)
+    await queue.store.catch_up()
+    return json_response(_described(queue))
 
 
 async def delete_queue(request: HttpRequest) -> Response:

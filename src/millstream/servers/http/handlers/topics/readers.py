@@ -16,6 +16,7 @@ from millstream.protocols.http.readers import (
     ReadingGroupShape,
     WatcherShape,
 )
+from millstream.servers.http.handlers.coordinator_lists import ask_coordinators
 from millstream.servers.http.handlers.groups.groups import LagReader, members_of, state_name
 from millstream.servers.http.handlers.records import topic_of
 from millstream.servers.http.routing.bodies import read_query
@@ -38,6 +39,48 @@ async def list_readers(request: HttpRequest) -> Response:
     """
     query = read_query(request, ReadersQuery)
     topic = topic_of(request)
+    pages = await ask_coordinators(
+        request,
+        request.context.broker.groups.coordinators,
+        ReadersAnswer,
+        lambda: _own_readers(request, topic, query),
+        is_every_node=True,
+    )
+    return json_response(pages[0] if len(pages) == 1 else _merged(pages, query.limit))
+
+
+def _merged(pages: list[ReadersAnswer], limit: int) -> ReadersAnswer:
+    """Return one page of several: up to the group that every node has looked at."""
+    groups = sorted(
+        (group for page in pages for group in page.groups), key=lambda group: group.group
+    )
+    looked_at = [page.next for page in pages if page.next is not None]
+    end = min(looked_at, default=None)
+    if end is not None:
+        groups = [group for group in groups if group.group <= end]
+    if len(groups) > limit:
+        groups = groups[:limit]
+        end = groups[-1].group
+    watchers: Counter[str] = Counter()
+    for page in pages:
+        watchers.update({watcher.client_id: watcher.connections for watcher in page.watchers})
+    return ReadersAnswer(
+        groups=groups,
+        next=end,
+        watchers=_watchers(watchers),
+        is_queue=any(page.is_queue for page in pages),
+    )
+
+
+def _watchers(counts: Counter[str]) -> list[WatcherShape]:
+    return [
+        WatcherShape(client_id=client_id, connections=count)
+        for client_id, count in sorted(counts.items())[:WATCHERS_MAX]
+    ]
+
+
+async def _own_readers(request: HttpRequest, topic: Topic, query: ReadersQuery) -> ReadersAnswer:
+    """Return the groups that this node coordinates, and the connections that it has."""
     broker = request.context.broker
     groups = broker.groups.page(query.after, SCANNED_MAX + 1)
     lags = LagReader(broker)
@@ -55,16 +98,11 @@ async def list_readers(request: HttpRequest) -> Response:
         for subscriber in request.context.live.subscribers
         if topic in subscriber.topics
     )
-    return json_response(
-        ReadersAnswer(
-            groups=shapes,
-            next=None if is_all else last,
-            watchers=[
-                WatcherShape(client_id=client_id, connections=count)
-                for client_id, count in sorted(watchers.items())[:WATCHERS_MAX]
-            ],
-            is_queue=broker.queues.knows(topic.name),
-        )
+    return ReadersAnswer(
+        groups=shapes,
+        next=None if is_all else last,
+        watchers=_watchers(watchers),
+        is_queue=broker.queues.knows(topic.name),
     )
 
 

@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_search import RecordSearch, search_partition
 from millstream.broker.queues.job_browser import RecordPosition
 from millstream.broker.quotas import QuotaKind
@@ -52,9 +52,10 @@ async def search_records(request: HttpRequest) -> Response:
         if position is not None:  # The next request goes on there. Nothing is opened to estimate.
             remaining += 0 if summary is None else _offset_count(summary)
         else:
-            start, end = await _bounds(partition, query)
+            source = partition.anywhere
+            start, end = await _bounds(source, query)
             start = max(start, after.offset) if index == after.partition else start
-            start = await search_partition(partition, start, end, search)
+            start = await search_partition(source, start, end, search)
             if start < end:
                 position = RecordPosition(index, start)
                 remaining = end - start
@@ -106,17 +107,17 @@ def _offset_count(summary: LogSummary) -> int:
     return summary.end_offset - segments[0].base_offset if segments else 0
 
 
-async def _bounds(partition: Partition, query: SearchQuery) -> tuple[int, int]:
+async def _bounds(partition: ReadablePartition, query: SearchQuery) -> tuple[int, int]:
     """Return the offsets between which a partition is searched."""
     await partition.open()
-    start = partition.log_start_offset
-    end = partition.reader.end_offset(is_committed_only=True)
+    await partition.catch_up()
+    start, end = partition.log_start_offset, partition.last_stable_offset
     if query.from_ is not None:
-        first = await partition.offsets.at_timestamp(query.from_)
-        start = end if first is None else first.offset
+        first = await partition.find_timestamp(query.from_)
+        start = end if first is None else first
     if query.to is not None:
-        last = await partition.offsets.at_timestamp(query.to)
-        end = end if last is None else min(end, last.offset)
+        last = await partition.find_timestamp(query.to)
+        end = end if last is None else min(end, last)
     return start, max(start, end)
 
 

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from itertools import islice
+from urllib.parse import quote, urlencode
 
 from starlette.responses import Response
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.queues.job_browser import RecordPosition
 from millstream.broker.topics.topic import Topic
+from millstream.errors import LeaderNotAvailable, NotLeader
 from millstream.protocols.http.segments import SegmentsAnswer, SegmentShape, SegmentsQuery
 from millstream.protocols.http.topics import SizesShape
 from millstream.servers.http.handlers.record_position import parse_record_position
@@ -61,7 +63,8 @@ async def sizes_of(store: Store, topic: Topic) -> SizesShape | None:
 async def list_segments(request: HttpRequest) -> Response:
     """List the segments of a topic, or of one of its partitions, one page at a time.
 
-    No partition is opened.
+    No partition is opened. In a cluster, they are those of the replicas of this node; of partitions
+    that have none here, those of the leaders.
     """
     query = read_query(request, SegmentsQuery)
     topic = topic_of(request)
@@ -74,18 +77,44 @@ async def list_segments(request: HttpRequest) -> Response:
         else RecordPosition(first, -1)
     )
     shapes: list[SegmentShape] = []
+    is_more = False
     async for partition, summary in summaries_of(request.context.broker.store, topic, first):
         index = partition.index
-        if summary is not None and index >= after.partition:
-            offset = after.offset if index == after.partition else -1
-            page = summary.page(offset, query.limit + 1 - len(shapes))
-            shapes += [_shape(index, segment) for segment in page]
-        if query.partition is not None or len(shapes) > query.limit:
+        offset = after.offset if index == after.partition else -1
+        count_max = query.limit + 1 - len(shapes)
+        if index < after.partition:
+            continue
+        if partition.replica is not None and not partition.replica.is_present:
+            found = await _ask_leader(request, partition, offset, min(count_max, query.limit))
+            shapes += found.segments
+            is_more = found.next is not None
+        elif summary is not None:
+            shapes += [_shape(index, segment) for segment in summary.page(offset, count_max)]
+        if query.partition is not None or is_more or len(shapes) > query.limit:
             break
     shown = shapes[: query.limit]
     last = RecordPosition(shown[-1].partition, shown[-1].base_offset) if shown else None
-    is_more = len(shapes) > len(shown)
+    is_more |= len(shapes) > len(shown)
     return json_response(SegmentsAnswer(segments=shown, next=str(last) if is_more else None))
+
+
+async def _ask_leader(
+    request: HttpRequest, partition: Partition, after: int, limit: int
+) -> SegmentsAnswer:
+    """Return segments of a partition that has no replica here, as its leader has them."""
+    assert partition.replica is not None
+    try:
+        partition.replica.check_present()
+    except NotLeader as refusal:
+        forwarder = request.context.forwarder
+        if forwarder is None:
+            raise
+        fields: dict[str, int | str] = {"partition": partition.index, "limit": limit}
+        if after >= 0:
+            fields["after"] = str(RecordPosition(partition.index, after))
+        path = f"/v1/topics/{quote(partition.topic, safe='')}/segments?{urlencode(fields)}"
+        return await forwarder.ask(request, refusal, SegmentsAnswer, method="GET", path=path)
+    raise LeaderNotAvailable(f"{partition} is being moved to this node")
 
 
 def _shape(partition: int, segment: SegmentSummary) -> SegmentShape:

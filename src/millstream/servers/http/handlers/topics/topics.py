@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from millstream.broker.partition.partition import Partition
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.topic import Topic
 from millstream.broker.topics.topics import Topics
-from millstream.errors import MalformedRequest, NotLeader
+from millstream.errors import MalformedRequest, NotLeader, Unavailable
 from millstream.protocols.http.mismatch import NAME_LENGTH_MAX
 from millstream.protocols.http.records import GapShape
 from millstream.protocols.http.topics import (
@@ -27,7 +28,7 @@ from millstream.protocols.http.topics import (
     TopicsQuery,
     TopicSummaryShape,
 )
-from millstream.servers.http.handlers.records import topic_of
+from millstream.servers.http.handlers.records import check_in_sync, topic_of
 from millstream.servers.http.handlers.topics.config_changes import changes_of
 from millstream.servers.http.handlers.topics.segments import sizes_of
 from millstream.servers.http.routing.bodies import read_message, read_query
@@ -78,7 +79,9 @@ async def list_topics(request: HttpRequest) -> Response:
 async def describe_topic(request: HttpRequest) -> Response:
     """Return the settings of a topic, and the offsets and sizes of its partitions."""
     topic = topic_of(request)
-    partitions = [await _described_anywhere(request, item) for item in topic.partitions]
+    partitions = await asyncio.gather(
+        *(_described_anywhere(request, item) for item in topic.partitions)
+    )
     shape = _shape(topic)
     return json_response(
         TopicAnswer(
@@ -87,7 +90,7 @@ async def describe_topic(request: HttpRequest) -> Response:
             partition_count=len(partitions),
             durability=shape.durability,
             configs=shape.configs,
-            partitions=partitions,
+            partitions=list(partitions),
             count=sum(partition.count for partition in partitions),
             bytes=sum(partition.bytes for partition in partitions),
             deleted=sum(partition.deleted for partition in partitions),
@@ -141,7 +144,14 @@ async def _described_anywhere(request: HttpRequest, partition: Partition) -> Par
 
 
 async def _described(partition: Partition, broker: Broker) -> PartitionShape:
+    """Describe the replica of this node, once it has everything that was acknowledged."""
     await partition.open()
+    check_in_sync(partition)
+    stale = False
+    try:
+        await partition.anywhere.catch_up()
+    except Unavailable:  # An operator has to see what is there, above all then.
+        stale = True
     description = partition.reader.describe()
     placement = broker.cluster.placement(partition.topic, partition.index)
     return PartitionShape(
@@ -162,6 +172,7 @@ async def _described(partition: Partition, broker: Broker) -> PartitionShape:
         leader=None if placement.leader == NO_NODE else placement.leader,
         isr=list(placement.isr),
         replicas=list(placement.replicas),
+        stale=stale,
     )
 
 
@@ -186,6 +197,7 @@ _DESCRIBED_PARTITION = {
     "leader": 1,
     "isr": [1],
     "replicas": [1],
+    "stale": False,
     **_SUMS,
 }
 _DESCRIBED = {

@@ -1,0 +1,1 @@
+"""Partitions as readers see them, wherever their replicas are."""
