@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from millstream.broker.broker import METADATA_FILE, STATE_DIRECTORY, Broker
+from millstream.broker.broker import Broker
 from millstream.broker.dynamic_configs import is_node_key
 from millstream.broker.dynamic_configs import node_key as node_configs_key
 from millstream.broker.state.internal_partitions import QUEUE_PREFIX
@@ -81,9 +81,15 @@ from millstream.metadata.interface import (
 )
 from millstream.metadata.sqlite import SqliteMetadata
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, join
-from millstream.storage.files.names import TOPICS_DIRECTORY, WATERMARK_FILE
+from millstream.storage.files.names import (
+    METADATA_FILE,
+    STATE_DIRECTORY,
+    TOPICS_DIRECTORY,
+    WATERMARK_FILE,
+    LogName,
+)
 from millstream.storage.files.watermark import WatermarkFile
-from millstream.storage.store import LogName, Store
+from millstream.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

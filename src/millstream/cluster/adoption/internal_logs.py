@@ -41,7 +41,8 @@ from millstream.cluster.coordination.internal_topics import (
 from millstream.errors import CorruptData, UnknownFormat
 from millstream.records.build import build_batch
 from millstream.records.record import Record
-from millstream.storage.store import LogName, Store
+from millstream.storage.files.names import LogName
+from millstream.storage.store import Store
 
 RECORDS_MAX = 2_000
 """Records of one batch."""

@@ -73,7 +73,7 @@ def _are_valid(segment: SealedSegment) -> bool:
             position, offset = position + header.size, header.next_offset
     except CorruptBatch:
         return False
-    return offset == segment.next_offset
+    return bool(offset == segment.next_offset)
 
 
 def _read(filesystem: Filesystem, path: str, position: int, size: int) -> bytes:
