@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.partition.partition import Partition
@@ -31,13 +32,21 @@ WAIT_SECONDS = 30.0
 class LocalCluster:
     """Nodes by id."""
 
-    def __init__(self, directory: Path, count: int, lease_ttl_ms: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        count: int,
+        lease_ttl_ms: int,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`settings` are those of the section `cluster` of all nodes."""
         self.directory = directory
         self.server = MetadataServer(LoopTimers())
         self.nodes: dict[int, Node] = {}
         self.connections: dict[int, MemoryMetadata] = {}
         self._lease_ttl_ms = lease_ttl_ms
         self._count = count
+        self.settings = dict(settings or {})
 
     async def start(self) -> None:
         await asyncio.gather(*(self.start_node(node_id) for node_id in range(1, self._count + 1)))
@@ -54,7 +63,8 @@ class LocalCluster:
                 name="test",
                 peer=ANY_PORT,
                 lease_ttl_ms=self._lease_ttl_ms,
-                replica_lag_ms_max=60_000,  # A busy machine must not change the ISR.
+                # A busy machine must not change the ISR.
+                **{"replica_lag_ms_max": 60_000, **self.settings},
             ),
         )
         node = Node(config, metadata=connection)
@@ -97,9 +107,11 @@ class LocalCluster:
             return False
         return True
 
-    async def create(self, topic: str, partitions: int = 1) -> None:
+    async def create(
+        self, topic: str, partitions: int = 1, *, configs: Mapping[str, str | None] | None = None
+    ) -> None:
         node = next(iter(self.nodes.values()))
-        await node.broker.topics.create(topic, partitions=partitions)
+        await node.broker.topics.create(topic, partitions=partitions, configs=configs)
         await until(
             lambda: all(self.leader_of(topic, index) is not None for index in range(partitions))
         )
@@ -159,10 +171,10 @@ def values_of(partition: Partition) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def local_cluster(
-    directory: Path, count: int = 3, *, lease_ttl_ms: int = 2_000
+    directory: Path, count: int = 3, *, lease_ttl_ms: int = 2_000, **settings: Any
 ) -> AsyncIterator[LocalCluster]:
     """Run a cluster for the duration of the block."""
-    cluster = LocalCluster(directory, count, lease_ttl_ms)
+    cluster = LocalCluster(directory, count, lease_ttl_ms, settings)
     await cluster.start()
     try:
         yield cluster

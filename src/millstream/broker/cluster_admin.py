@@ -116,6 +116,15 @@ class FollowerStatus(NamedTuple):
     lag_seconds: float
 
 
+class ResyncStatus(NamedTuple):
+    """A replica that copies whole segments from another node."""
+
+    source: int
+    """The node that they come from."""
+    bytes_total: int
+    bytes_left: int
+
+
 class ReplicaStatus(NamedTuple):
     """The replica that this node has of a partition."""
 
@@ -128,6 +137,8 @@ class ReplicaStatus(NamedTuple):
     problem: str | None = None
     followers: Sequence[FollowerStatus] = ()
     """Empty unless this node leads."""
+    resync: ResyncStatus | None = None
+    """Set while it copies whole segments."""
 
 
 class ClusterAdmin(Protocol):
@@ -208,6 +219,7 @@ def replica_status(
     is_leader: bool,
     problem: str | None = None,
     followers: Sequence[FollowerStatus] = (),
+    resync: ResyncStatus | None = None,
 ) -> ReplicaStatus | None:
     """Describe a replica; None if its log is not open."""
     if not partition.is_open:
@@ -222,6 +234,7 @@ def replica_status(
         bytes=sum(segment.size for segment in log.segments),
         problem=problem,
         followers=followers,
+        resync=resync,
     )
 
 

@@ -44,9 +44,12 @@ from millstream.cluster.coordination.internal_topics import PARTITIONS, topic_of
 from millstream.cluster.coordination.queue_jobs import MetadataHolds, ReplicaJobs
 from millstream.cluster.coordination.remote_transactions import RemoteTransactions
 from millstream.cluster.isr import IsrChangeLimiter, IsrPolicy
+from millstream.cluster.replication.high_watermarks import HighWatermarks
+from millstream.cluster.replication.lost_replicas import disown_lost_replicas
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication.replica_fetcher import PeerCalls
 from millstream.cluster.replication.replica_manager import ReplicaManager
+from millstream.cluster.replication.replica_repair import ResyncPolicy
 from millstream.config.schema import Endpoint
 from millstream.errors import MillstreamError
 from millstream.metadata.interface import LeasedMetadata, Metadata, Watch
@@ -72,6 +75,7 @@ class ClusterMember:
         background: Executor,
         clock: Clock,
         policy: IsrPolicy | None = None,
+        resync: ResyncPolicy | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster
@@ -99,9 +103,11 @@ class ClusterMember:
                 limiter=IsrChangeLimiter(),
                 clock=clock,
                 min_insync=min_insync_of,
+                high_watermarks=HighWatermarks(filesystem, data, background),
             ),
             peers,
             background,
+            resync or ResyncPolicy(),
         )
         self.topics: SharedTopics = ClusterTopics(self.state, DeletedTopics(metadata, node_id))
         partitions = ClusterPartitions(self.state, self.replicas)
@@ -131,6 +137,7 @@ class ClusterMember:
 
     async def open(self) -> None:
         """Load the state of the cluster. Before the broker is opened."""
+        self.replicas.context.high_watermarks.open()
         await self.state.open()
 
     def add_partition(self, topic: Topic, partition: Partition) -> None:
@@ -161,6 +168,7 @@ class ClusterMember:
             rack=rack,
             started_ms=started_ms,
         )
+        await disown_lost_replicas(self.replicas.context, broker.topics, broker.store)
         await self.membership.start(row)
         self.controller = ControllerLoop(
             self._leased,
@@ -172,7 +180,7 @@ class ClusterMember:
             create_internal_topics=self._create_internal_topics,
         )
         self._holds_watch = await self._holds.follow(broker.queues.report_hold)
-        self.replicas.start()
+        self.replicas.start(broker.store)
         self.controller.start()
 
     async def hand_over(self) -> None:

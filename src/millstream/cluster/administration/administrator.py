@@ -23,6 +23,7 @@ from millstream.broker.cluster_admin import (
     Reassignment,
     ReplicaMove,
     ReplicaStatus,
+    ResyncStatus,
     replica_status,
 )
 from millstream.broker.topics.topic import Topic
@@ -159,7 +160,7 @@ class ClusterAdministrator:
     def replica(self, topic: str, index: int) -> ReplicaStatus | None:
         """Return the replica that this node has of a partition."""
         replica = self._replicas.get(self._key(topic, index))
-        if replica is None or (replica.leader is None and replica.follower is None):
+        if replica is None or not replica.is_present:
             return None
         leader = replica.leader
         followers: tuple[FollowerStatus, ...] = ()
@@ -175,6 +176,9 @@ class ClusterAdministrator:
             is_leader=leader is not None,
             problem=replica.problem,
             followers=followers,
+            resync=None
+            if (progress := replica.resync) is None
+            else ResyncStatus(progress.source, progress.bytes_total, progress.bytes_left),
         )
 
     # Elections.

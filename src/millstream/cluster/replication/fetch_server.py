@@ -187,7 +187,7 @@ class FetchServer:
             )
         if decision.kind is not FetchKind.SERVE:
             self._context.counters.refusals[decision.kind.name.lower()] += 1
-            return _refused(key, CODES[decision.kind], log_start=log.start_offset)
+            return _refused(key, CODES[decision.kind], log_start=log.replication.first_offset)
         result = PeerFetchResponsePartition(
             topic_id=key.topic_id,
             index=key.partition,
@@ -221,7 +221,9 @@ class FetchServer:
                 source = log.replication.read(item.fetch_offset, size_max=size_max)
         except OffsetOutOfRange:
             return _refused(
-                replica.key, PeerErrorCode.OFFSET_OUT_OF_RANGE, log_start=log.start_offset
+                replica.key,
+                PeerErrorCode.OFFSET_OUT_OF_RANGE,
+                log_start=log.replication.first_offset,
             )
         except DamagedRecords as damage:
             return _refused(replica.key, peer_code_of(damage))
