@@ -16,6 +16,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from millstream.cluster.replication_state import NO_LIFE, ReplicationState
+
 
 class ReplicaCondition(NamedTuple):
     """What is known of a replica."""
@@ -79,6 +81,18 @@ def next_repair(condition: ReplicaCondition) -> RepairStep:
         (condition.is_far_behind, RepairStep.COPY),
     )
     return next((step for is_due, step in steps if is_due), RepairStep.NOTHING)
+
+
+def may_remove_files(state: ReplicationState, node: int, *, min_insync: int) -> bool:
+    """Whether a node may remove what it has of a partition.
+
+    It is no replica any more, and enough others have every committed record: as long as they do
+    not, its files may be the last copy, whatever the metadata say.
+    """
+    if node in state.replicas:
+        return False
+    counted = sum(1 for member in state.isr if member.broker_epoch != NO_LIFE)
+    return counted >= max(1, min(min_insync, len(state.target)))
 
 
 class FoundLog(NamedTuple):

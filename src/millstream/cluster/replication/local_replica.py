@@ -22,6 +22,7 @@ from millstream.cluster.control.proposer import ProposalOutcome
 from millstream.cluster.epochs import EpochHistory
 from millstream.cluster.follower import Cut, FollowerReplica, ReplicaStopped
 from millstream.cluster.leader import AppendRefusal, LeaderReplica
+from millstream.cluster.repair import may_remove_files
 from millstream.cluster.replica_fetch import ReplicaFetch
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
@@ -303,6 +304,8 @@ class LocalReplica:
     def _leave(self) -> None:
         self.follower = None
         self.is_present = False
+        self.is_unproved = self.is_end_lost = self.is_far_behind = self.was_damaged = False
+        self.problem = None
 
     def forget(self) -> None:
         """End the replica: its topic was deleted, and its log with it."""
@@ -526,6 +529,22 @@ class LocalReplica:
         self.slices_until = sealed_end
         self.problem = None
         await self.begin_again()
+
+    async def remove_files(self) -> None:
+        """Remove what this node has of the partition: it is on other nodes now."""
+        context = self._context
+        state = context.state.partitions.get(self.key)
+        min_insync = 1 if state is None else context.min_insync(self.topic, len(state.target))
+        if (
+            state is None
+            or self.is_present
+            or not may_remove_files(state, context.node_id, min_insync=min_insync)
+        ):
+            return
+        await self.partition.remove_log()
+        self._has_looked = False
+        context.counters.removed_replicas += 1
+        logger.info("%s: files were removed: its replicas are %s", self, list(state.replicas))
 
     async def reopen(self) -> None:
         """Open the partition again: what could not be read before can be now."""

@@ -277,6 +277,10 @@ class ReplicaFetcher:
                 return None
         try:
             written = log.replication.append(source)
+        except Unavailable as error:  # For example a full disk: it is fetched again.
+            failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
         except MillstreamError as error:
             replica.stop(f"a slice of the leader was not accepted: {error}")
             return None

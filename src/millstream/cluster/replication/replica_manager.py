@@ -24,7 +24,7 @@ from millstream.cluster.replication.segment_server import SegmentServer
 from millstream.cluster.replication_state import NO_NODE, ReplicationState
 from millstream.errors import MillstreamError, Stopping
 from millstream.storage.disk.executor import Executor
-from millstream.storage.store import Store
+from millstream.storage.store import LogName, Store
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class ReplicaManager:
         self._ticks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._saver: asyncio.Task[None] | None = None
+        self._store: Store | None = None
         self._is_running = False
 
     # Partitions.
@@ -103,6 +104,7 @@ class ReplicaManager:
 
     def start(self, store: Store) -> None:
         """Apply the states of all partitions, and those to come."""
+        self._store = store
         self._is_running = True
         state = self.context.state
         state.on_partition.append(self._on_partition)
@@ -261,6 +263,24 @@ class ReplicaManager:
         while True:
             await asyncio.sleep(HIGH_WATERMARKS_SECONDS)
             await self._store_high_watermarks()
+            await self._remove_leftovers()
+
+    async def _remove_leftovers(self) -> None:
+        """Remove the files of replicas that are on other nodes now."""
+        assert self._store is not None, "the manager was started"
+        names = self._store.unsorted_names()
+        for key, replica in list(self.replicas.items()):
+            state = self.context.state.partitions.get(key)
+            if replica.is_present or state is None or self.context.node_id in state.replicas:
+                continue
+            if LogName(replica.partition.topic, replica.partition.index) not in names:
+                continue
+            try:
+                # Not only what the watch has brought: what the store says now.
+                await self.context.proposer.refresh(key)
+                await self.run_exclusive(key, LocalReplica.remove_files)
+            except MillstreamError as error:
+                logger.warning("%s: files of a former replica are kept: %s", replica, error)
 
     async def _store_high_watermarks(self) -> None:
         try:
