@@ -154,6 +154,7 @@ class NodeCluster:
             ),
         )
         self.member.administrator.link_to = self._link_to
+        self.member.drifts_ms = self.peers.drifts_ms
         self.listener = PeerListener(
             self.identity,
             authorize=self._authorize,

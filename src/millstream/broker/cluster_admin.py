@@ -156,6 +156,10 @@ class ClusterAdmin(Protocol):
         """Return the replica that this node has of a partition; None if it has none."""
         ...
 
+    def resyncs(self) -> Sequence[ResyncStatus]:
+        """Return the copies of whole segments that are under way on this node."""
+        ...
+
     async def elect_preferred(self, topic: str, index: int) -> LeaderElection:
         """Let the first replica of a partition lead it; return when it does.
 
@@ -269,6 +273,9 @@ class LoneNodeAdmin:
 
     def replica(self, topic: str, index: int) -> ReplicaStatus | None:
         return replica_status(self._topics.partition(topic, index), is_leader=True)
+
+    def resyncs(self) -> Sequence[ResyncStatus]:
+        return ()
 
     async def elect_preferred(self, topic: str, index: int) -> LeaderElection:
         self._refuse_election(topic, index)

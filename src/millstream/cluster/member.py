@@ -9,7 +9,7 @@ peers ◄─ fetches ─ ReplicaManager
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from millstream.broker.broker import Broker
 from millstream.broker.cluster_admin import ClusterAdmin
@@ -57,6 +57,9 @@ from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.filesystem import Filesystem
 
 logger = logging.getLogger(__name__)
+
+DRIFT_MS_MAX = 1_000
+"""Difference of clocks that is a problem: the times of events and traces do not agree any more."""
 
 
 class ClusterMember:
@@ -133,6 +136,8 @@ class ClusterMember:
         )
         self.admin: ClusterAdmin = self.administrator
         self.attach = partitions.attach
+        self.drifts_ms: Callable[[], Mapping[int, int]] = dict
+        """Returns how far the clocks of other nodes are ahead, in milliseconds."""
         self._clock = clock
 
     async def open(self) -> None:
@@ -225,3 +230,22 @@ class ClusterMember:
             yield Problem(ProblemCode.REPLICA_STOPPED, problem)
         for problem in self.replicas.small_isrs():
             yield Problem(ProblemCode.ISR_SMALL, problem)
+        for lag in self.replicas.behind():
+            yield Problem(
+                ProblemCode.REPLICA_BEHIND,
+                f"{lag.partition}: the replica on node {lag.node_id} is not in sync: {lag.records}"
+                " records behind",
+            )
+        for replica, progress in self.replicas.resyncs():
+            yield Problem(
+                ProblemCode.RESYNCING,
+                f"{replica}: copying segments from node {progress.source}:"
+                f" {progress.bytes_left} of {progress.bytes_total} bytes are left",
+            )
+        for node_id, drift_ms in self.drifts_ms().items():
+            if abs(drift_ms) >= DRIFT_MS_MAX:
+                where = "ahead of" if drift_ms > 0 else "behind"
+                yield Problem(
+                    ProblemCode.CLOCK_DRIFT,
+                    f"the clock of node {node_id} is {abs(drift_ms)} ms {where} that of this node",
+                )

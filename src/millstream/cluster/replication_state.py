@@ -70,6 +70,11 @@ class ReplicationState:
         return tuple(member.node for member in self.isr)
 
     @property
+    def in_sync_nodes(self) -> tuple[int, ...]:
+        """The nodes that have every committed record: the ISR without those that lost some."""
+        return tuple(member.node for member in self.isr if member.broker_epoch != NO_LIFE)
+
+    @property
     def target(self) -> tuple[int, ...]:
         """The replicas after the reassignment in progress, if there is one."""
         return tuple(node for node in self.replicas if node not in self.removing)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import Topic
 from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.control.node_row import NodeRow
 from millstream.cluster.replication.fetch_server import FetchServer
-from millstream.cluster.replication.local_replica import LocalReplica
+from millstream.cluster.replication.local_replica import LocalReplica, ResyncProgress
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication.replica_fetcher import PeerCalls, ReplicaFetcher
 from millstream.cluster.replication.replica_repair import ReplicaRepair, ResyncPolicy
@@ -24,6 +25,7 @@ from millstream.cluster.replication.segment_server import SegmentServer
 from millstream.cluster.replication_state import NO_NODE, ReplicationState
 from millstream.errors import MillstreamError, Stopping
 from millstream.storage.disk.executor import Executor
+from millstream.storage.log import Log
 from millstream.storage.store import LogName, Store
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,17 @@ HIGH_WATERMARKS_SECONDS = 5.0
 
 HAND_OVER_SECONDS_MAX = 5.0
 """How long a node that stops waits for its successors."""
+
+
+class ReplicaLag(NamedTuple):
+    """How far a follower is, as this node knows it, which leads the partition."""
+
+    partition: Partition
+    node_id: int
+    records: int
+    bytes: int
+    seconds: float
+    is_in_sync: bool
 
 
 class ReplicaManager:
@@ -327,9 +340,54 @@ class ReplicaManager:
     def small_isrs(self) -> list[str]:
         """Return the partitions led here of which too few replicas are in sync."""
         return [
-            f"{replica}: replicas in sync are {list(replica.leader.state.isr_nodes)}, and"
+            f"{replica}: replicas in sync are {list(replica.leader.state.in_sync_nodes)}, and"
             f" min.insync.replicas is {replica.leader.min_insync}"
             for replica in self.replicas.values()
             if replica.leader is not None
-            and len(replica.leader.state.isr) < replica.leader.min_insync
+            and len(replica.leader.state.in_sync_nodes) < replica.leader.min_insync
         ]
+
+    def behind(self) -> Iterator[ReplicaLag]:
+        """Yield the replicas that follow this node, and live, and are not in sync."""
+        for lag in self.lags():
+            if not lag.is_in_sync and lag.node_id in self.context.state.nodes:
+                yield lag
+
+    def lags(self) -> Iterator[ReplicaLag]:
+        """Yield how far the replicas are that follow this node."""
+        now = self.context.clock.monotonic()
+        for replica in self.replicas.values():
+            leader = replica.leader
+            if leader is None or not replica.partition.is_open:
+                continue
+            for node in leader.state.replicas:
+                progress = leader.follower(node)
+                if progress is None:
+                    continue
+                end = max(progress.end, leader.log_start)
+                yield ReplicaLag(
+                    partition=replica.partition,
+                    node_id=node,
+                    records=max(0, leader.written_end - end),
+                    bytes=_bytes_from(replica.partition.log, end),
+                    seconds=progress.lag(now),
+                    is_in_sync=leader.state.is_counted(node),
+                )
+
+    def resyncs(self) -> Iterator[tuple[LocalReplica, ResyncProgress]]:
+        """Yield the replicas that copy whole segments now."""
+        for replica in self.replicas.values():
+            if (progress := replica.resync) is not None:
+                yield replica, progress
+
+
+def _bytes_from(log: Log, offset: int) -> int:
+    """Return about how many bytes a log has from an offset on: exact at the start of a segment."""
+    total = 0
+    for segment in reversed(log.segments):
+        if segment.next_offset <= offset:
+            break
+        length = segment.next_offset - segment.base_offset
+        behind = min(length, segment.next_offset - offset)
+        total += segment.size * behind // max(1, length)
+    return total
