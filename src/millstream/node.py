@@ -187,6 +187,7 @@ class Node:
                 peer_server=None if cluster is None else cluster.listener,
                 peer_pool=None if cluster is None else cluster.peers,
                 forwards=None if cluster is None else cluster.forwards,
+                replicas=None if cluster is None else cluster.member.replicas,
             )
             info = self._info = NodeInfo(
                 broker,

@@ -36,6 +36,7 @@ from millstream.cluster.forwarding.counters import ForwardCounters
 from millstream.cluster.hlc import HybridClock
 from millstream.cluster.isr import IsrPolicy
 from millstream.cluster.member import ClusterMember
+from millstream.cluster.replication.replica_repair import ResyncPolicy
 from millstream.config.schema import Endpoint, NodeConfig, ReplicaSelector, is_unspecified
 from millstream.errors import InvalidConfig, Unavailable
 from millstream.metadata.etcd.etcd_metadata import EtcdMetadata
@@ -52,6 +53,10 @@ from millstream.protocols.peer.messages.peer_transactions import (
     CommitTransactionOffsetsRequest,
     VerifyTransactionRequest,
     WriteMarkersRequest,
+)
+from millstream.protocols.peer.messages.segments import (
+    SegmentChunkRequest,
+    SegmentManifestRequest,
 )
 from millstream.servers.http.forwarding.forwarded_requests import ForwardedRequests
 from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
@@ -179,8 +184,13 @@ class NodeCluster:
             background=LoopThreads(),
             clock=clock,
             policy=IsrPolicy(lag_seconds_min=cluster.replica_lag_ms_max / 1000),
+            resync=ResyncPolicy(
+                bytes_min=cluster.resync_bytes_min,
+                bytes_per_second=cluster.resync_bytes_per_second_max,
+            ),
         )
         self.member.administrator.link_to = self._link_to
+        self.member.drifts_ms = self.peers.drifts_ms
         self.listener = PeerListener(
             self.identity,
             authorize=self._authorize,
@@ -190,6 +200,9 @@ class NodeCluster:
             is_insecure=config.is_insecure,
         )
         self.listener.serve(PeerFetchRequest, self._fetch)
+        segments = self.member.replicas.segments
+        self.listener.serve(SegmentManifestRequest, lambda request, _: segments.manifest(request))
+        self.listener.serve(SegmentChunkRequest, lambda request, _: segments.chunk(request))
         self._broker_epochs: dict[int, int] = {}
         """Broker epochs of the nodes that connections belong to."""
         self.forwards = ForwardCounters()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,14 @@ class LocalCluster:
     """Nodes by id."""
 
     def __init__(
-        self, directory: Path, count: int, lease_ttl_ms: int, racks: Sequence[str]
+        self,
+        directory: Path,
+        count: int,
+        lease_ttl_ms: int,
+        racks: Sequence[str] = (),
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
+        """`settings` are those of the section `cluster` of all nodes."""
         self.directory = directory
         self.server = MetadataServer(LoopTimers())
         self.nodes: dict[int, Node] = {}
@@ -48,6 +54,7 @@ class LocalCluster:
         self._lease_ttl_ms = lease_ttl_ms
         self._count = count
         self._racks = racks
+        self.settings = dict(settings or {})
 
     async def start(self) -> None:
         await asyncio.gather(*(self.start_node(node_id) for node_id in range(1, self._count + 1)))
@@ -69,6 +76,7 @@ class LocalCluster:
                     "replica_lag_ms_max": 60_000,  # A busy machine must not change the ISR.
                     "rack": self._racks[node_id - 1] if self._racks else None,
                     "replica_selector": ReplicaSelector.RACK,
+                    **self.settings,
                     **settings,
                 }
             ),
@@ -113,9 +121,11 @@ class LocalCluster:
             return False
         return True
 
-    async def create(self, topic: str, partitions: int = 1) -> None:
+    async def create(
+        self, topic: str, partitions: int = 1, *, configs: Mapping[str, str | None] | None = None
+    ) -> None:
         node = next(iter(self.nodes.values()))
-        await node.broker.topics.create(topic, partitions=partitions)
+        await node.broker.topics.create(topic, partitions=partitions, configs=configs)
         await until(
             lambda: all(self.leader_of(topic, index) is not None for index in range(partitions))
         )
@@ -183,10 +193,15 @@ def values_of(partition: Partition) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def local_cluster(
-    directory: Path, count: int = 3, *, lease_ttl_ms: int = 2_000, racks: Sequence[str] = ()
+    directory: Path,
+    count: int = 3,
+    *,
+    lease_ttl_ms: int = 2_000,
+    racks: Sequence[str] = (),
+    **settings: Any,
 ) -> AsyncIterator[LocalCluster]:
     """Run a cluster for the duration of the block."""
-    cluster = LocalCluster(directory, count, lease_ttl_ms, racks)
+    cluster = LocalCluster(directory, count, lease_ttl_ms, racks, settings)
     await cluster.start()
     try:
         yield cluster

@@ -121,6 +121,15 @@ class FollowerStatus(NamedTuple):
     lag_seconds: float
 
 
+class ResyncStatus(NamedTuple):
+    """A replica that copies whole segments from another node."""
+
+    source: int
+    """The node that they come from."""
+    bytes_total: int
+    bytes_left: int
+
+
 class ReplicaStatus(NamedTuple):
     """The replica that this node has of a partition."""
 
@@ -133,6 +142,8 @@ class ReplicaStatus(NamedTuple):
     problem: str | None = None
     followers: Sequence[FollowerStatus] = ()
     """Empty unless this node leads."""
+    resync: ResyncStatus | None = None
+    """Set while it copies whole segments."""
 
 
 class ClusterAdmin(Protocol):
@@ -148,6 +159,10 @@ class ClusterAdmin(Protocol):
 
     def replica(self, topic: str, index: int) -> ReplicaStatus | None:
         """Return the replica that this node has of a partition; None if it has none."""
+        ...
+
+    def resyncs(self) -> Sequence[ResyncStatus]:
+        """Return the copies of whole segments that are under way on this node."""
         ...
 
     async def elect_preferred(self, topic: str, index: int) -> LeaderElection:
@@ -213,6 +228,7 @@ def replica_status(
     is_leader: bool,
     problem: str | None = None,
     followers: Sequence[FollowerStatus] = (),
+    resync: ResyncStatus | None = None,
 ) -> ReplicaStatus | None:
     """Describe a replica; None if its log is not open."""
     if not partition.is_open:
@@ -227,6 +243,7 @@ def replica_status(
         bytes=sum(segment.size for segment in log.segments),
         problem=problem,
         followers=followers,
+        resync=resync,
     )
 
 
@@ -261,6 +278,9 @@ class LoneNodeAdmin:
 
     def replica(self, topic: str, index: int) -> ReplicaStatus | None:
         return replica_status(self._topics.partition(topic, index), is_leader=True)
+
+    def resyncs(self) -> Sequence[ResyncStatus]:
+        return ()
 
     async def elect_preferred(self, topic: str, index: int) -> LeaderElection:
         self._refuse_election(topic, index)

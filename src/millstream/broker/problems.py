@@ -63,6 +63,15 @@ class ProblemCode(enum.Enum):
     """A replica on this node does not follow its leader any more; its log is not what the leader
     has."""
 
+    REPLICA_BEHIND = "replica_behind"
+    """A live replica of a partition that this node leads is not in sync."""
+
+    RESYNCING = "resyncing"
+    """A replica on this node copies whole segments from another one, and is not in sync yet."""
+
+    CLOCK_DRIFT = "clock_drift"
+    """The clock of another node differs from that of this one by a second or more."""
+
     @property
     def is_blocking(self) -> bool:
         """Whether the node is not ready while it has this problem."""

@@ -156,7 +156,7 @@ def elect_uncleanly(
         unclean_epochs=(*state.unclean_epochs, epoch)[-UNCLEAN_EPOCHS_MAX:],
     )
     proposal = _proposal(state, new, nodes, controller_epoch)
-    return UncleanElection(proposal, leader, epoch, state.isr_nodes)
+    return UncleanElection(proposal, leader, epoch, state.in_sync_nodes)
 
 
 # Hand-over

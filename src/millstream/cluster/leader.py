@@ -59,7 +59,13 @@ from millstream.cluster.replica_fetch import (
     FetchKind,
     ReplicaFetch,
 )
-from millstream.cluster.replication_state import NO_NODE, IsrMember, Proposal, ReplicationState
+from millstream.cluster.replication_state import (
+    NO_LIFE,
+    NO_NODE,
+    IsrMember,
+    Proposal,
+    ReplicationState,
+)
 
 UNAVAILABLE = -1
 """An offset that the leader may not tell now."""
@@ -204,7 +210,7 @@ class LeaderReplica:
         count = 1
         for follower, broker_epoch in self._members:
             is_known = follower.broker_epoch in (0, broker_epoch) and not follower.is_gone
-            if is_known and not self._is_behind(follower, now):
+            if broker_epoch != NO_LIFE and is_known and not self._is_behind(follower, now):
                 count += 1
         return count
 

@@ -9,7 +9,7 @@ peers ◄─ fetches ─ ReplicaManager
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from millstream.broker.broker import Broker
 from millstream.broker.cluster_admin import ClusterAdmin
@@ -45,9 +45,12 @@ from millstream.cluster.coordination.queue_jobs import ClusterJobs, MetadataHold
 from millstream.cluster.coordination.remote_transactions import RemoteTransactions
 from millstream.cluster.isr import IsrChangeLimiter, IsrPolicy
 from millstream.cluster.reading.partition_anywhere import PartitionAnywhere
+from millstream.cluster.replication.high_watermarks import HighWatermarks
+from millstream.cluster.replication.lost_replicas import disown_lost_replicas
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication.replica_fetcher import PeerCalls
 from millstream.cluster.replication.replica_manager import ReplicaManager
+from millstream.cluster.replication.replica_repair import ResyncPolicy
 from millstream.config.schema import Endpoint
 from millstream.errors import MillstreamError
 from millstream.metadata.interface import LeasedMetadata, Metadata, Watch
@@ -55,6 +58,9 @@ from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.filesystem import Filesystem
 
 logger = logging.getLogger(__name__)
+
+DRIFT_MS_MAX = 1_000
+"""Difference of clocks that is a problem: the times of events and traces do not agree any more."""
 
 
 class ClusterMember:
@@ -73,6 +79,7 @@ class ClusterMember:
         background: Executor,
         clock: Clock,
         policy: IsrPolicy | None = None,
+        resync: ResyncPolicy | None = None,
     ) -> None:
         self.node_id = node_id
         self._peers = peers
@@ -101,9 +108,11 @@ class ClusterMember:
                 limiter=IsrChangeLimiter(),
                 clock=clock,
                 min_insync=min_insync_of,
+                high_watermarks=HighWatermarks(filesystem, data, background),
             ),
             peers,
             background,
+            resync or ResyncPolicy(),
         )
         self.topics: SharedTopics = ClusterTopics(self.state, DeletedTopics(metadata, node_id))
         partitions = ClusterPartitions(self.state, self.replicas)
@@ -129,10 +138,13 @@ class ClusterMember:
         )
         self.admin: ClusterAdmin = self.administrator
         self.attach = partitions.attach
+        self.drifts_ms: Callable[[], Mapping[int, int]] = dict
+        """Returns how far the clocks of other nodes are ahead, in milliseconds."""
         self._clock = clock
 
     async def open(self) -> None:
         """Load the state of the cluster. Before the broker is opened."""
+        self.replicas.context.high_watermarks.open()
         await self.state.open()
 
     def add_partition(self, topic: Topic, partition: Partition) -> None:
@@ -170,6 +182,7 @@ class ClusterMember:
             rack=rack,
             started_ms=started_ms,
         )
+        await disown_lost_replicas(self.replicas.context, broker.topics, broker.store)
         await self.membership.start(row)
         self.controller = ControllerLoop(
             self._leased,
@@ -181,7 +194,7 @@ class ClusterMember:
             create_internal_topics=self._create_internal_topics,
         )
         self._holds_watch = await self._holds.follow(broker.queues.report_hold)
-        self.replicas.start()
+        self.replicas.start(broker.store)
         self.controller.start()
 
     async def hand_over(self) -> None:
@@ -226,3 +239,22 @@ class ClusterMember:
             yield Problem(ProblemCode.REPLICA_STOPPED, problem)
         for problem in self.replicas.small_isrs():
             yield Problem(ProblemCode.ISR_SMALL, problem)
+        for lag in self.replicas.behind():
+            yield Problem(
+                ProblemCode.REPLICA_BEHIND,
+                f"{lag.partition}: the replica on node {lag.node_id} is not in sync: {lag.records}"
+                " records behind",
+            )
+        for replica, progress in self.replicas.resyncs():
+            yield Problem(
+                ProblemCode.RESYNCING,
+                f"{replica}: copying segments from node {progress.source}:"
+                f" {progress.bytes_left} of {progress.bytes_total} bytes are left",
+            )
+        for node_id, drift_ms in self.drifts_ms().items():
+            if abs(drift_ms) >= DRIFT_MS_MAX:
+                where = "ahead of" if drift_ms > 0 else "behind"
+                yield Problem(
+                    ProblemCode.CLOCK_DRIFT,
+                    f"the clock of node {node_id} is {abs(drift_ms)} ms {where} that of this node",
+                )

@@ -30,6 +30,12 @@ import msgspec
 from millstream.errors import CorruptData, UnknownFormat
 
 NO_NODE = -1
+NO_LIFE = 0
+"""As the broker epoch of a member: none of the node's lives is known to have every record.
+
+A node that finds that records are missing in its log says so. The leader goes on waiting for it,
+it cannot be elected, and it counts again when its leader has put a life of it into the ISR.
+"""
 VERSION = 1
 UNCLEAN_EPOCHS_MAX = 16
 """Unclean elections that a partition remembers. An operator commands each one."""
@@ -64,6 +70,11 @@ class ReplicationState:
         return tuple(member.node for member in self.isr)
 
     @property
+    def in_sync_nodes(self) -> tuple[int, ...]:
+        """The nodes that have every committed record: the ISR without those that lost some."""
+        return tuple(member.node for member in self.isr if member.broker_epoch != NO_LIFE)
+
+    @property
     def target(self) -> tuple[int, ...]:
         """The replicas after the reassignment in progress, if there is one."""
         return tuple(node for node in self.replicas if node not in self.removing)
@@ -71,6 +82,19 @@ class ReplicationState:
     def member(self, node: int) -> IsrMember | None:
         """Return the ISR member of a node."""
         return next((member for member in self.isr if member.node == node), None)
+
+    def is_counted(self, node: int) -> bool:
+        """Whether a node is in the ISR in one of its lives."""
+        member = self.member(node)
+        return member is not None and member.broker_epoch != NO_LIFE
+
+    def disowned(self, node: int) -> ReplicationState:
+        """Return the state in which a node is in the ISR in none of its lives.
+
+        It is not taken out: acks=all would be answered though too few replicas have the records.
+        """
+        isr = tuple(IsrMember(m.node, NO_LIFE) if m.node == node else m for m in self.isr)
+        return replace(self, isr=isr)
 
     def at(self, revision: int) -> ReplicationState:
         """Return a copy with the revision at which the store has it."""

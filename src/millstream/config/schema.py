@@ -991,6 +991,16 @@ class ClusterConfig(_Limited):
     others are slow too: then 8 times their median.
     """
 
+    resync_bytes_min: int = 16 * 1024 * 1024
+    """A replica that lacks finished segments of at least this size together copies them as files;
+    below that it fetches their records.
+    """
+
+    resync_bytes_per_second_max: int = 0
+    """How many bytes per second a node copies from others at most, over all partitions that it
+    copies or repairs as files. 0 is no limit.
+    """
+
     rack: str | None = None
     """Rack, zone or site of the node: replicas are spread over them."""
 
@@ -1024,6 +1034,8 @@ class ClusterConfig(_Limited):
         "etcd_timeout_ms": (100, 60_000),
         "lease_ttl_ms": (1_000, 600_000),
         "replica_lag_ms_max": (50, 3_600_000),
+        "resync_bytes_min": (1, 2**40),
+        "resync_bytes_per_second_max": (0, 2**40),
     }
 
     def __post_init__(self) -> None:

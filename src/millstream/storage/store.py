@@ -589,14 +589,45 @@ class Store:
                 self._map_cache.forget_below(removed)
                 self._index_cache.forget_below(removed)
         for name in names:
-            self._recovered.pop(name, None)
-            self._failed.pop(name, None)
-            self._damaged.pop(name, None)
-            self._configs.pop(name, None)
-            self.health.remove(name)
-            self._borrowed.discard(name)
+            self._forget(name)
         if moved is not None:
             self._remove_trash(moved)
+
+    async def delete_partition(self, topic: str, partition: int) -> None:
+        """Delete one log of a topic. Durable when this returns; its files are removed afterwards.
+
+        After a crash the log exists completely or not at all. Does nothing if it does not exist.
+        """
+        name = LogName(check_topic(topic), check_partition(partition))
+        async with self._exclusive(name):
+            if self._is_closed:
+                raise LogClosed(f"{self.path} is closed")
+            if name not in self.unsorted_names():
+                return
+            if log := self._logs.pop(name, None):
+                await log.discard()
+                self._open_writers.pop(log, None)
+            directory = join(self.path, TOPICS_DIRECTORY, topic, str(partition))
+            moving = partial(move_to_trash, self._filesystem, self.path, directory)
+            try:
+                moved = await self._background.run(moving)
+            except OSError as error:
+                await self._background.run(partial(self._recover_again, [name]))
+                raise StorageFailed(f"{name} was not deleted: {error}") from error
+            finally:
+                self._map_cache.forget_below(directory)
+                self._index_cache.forget_below(directory)
+            self._forget(name)
+        if moved is not None:
+            self._remove_trash(moved)
+
+    def _forget(self, name: LogName) -> None:
+        self._recovered.pop(name, None)
+        self._failed.pop(name, None)
+        self._damaged.pop(name, None)
+        self._configs.pop(name, None)
+        self.health.remove(name)
+        self._borrowed.discard(name)
 
     def _recover_again(self, names: list[LogName]) -> None:
         """Recover logs again that were closed without a seal, so that they can be opened."""

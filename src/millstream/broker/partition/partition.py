@@ -69,6 +69,7 @@ class _OpenPartition(NamedTuple):
     offsets: OffsetLookup
     saver: ProducerSnapshotSaver
     producers: ReplicaProducers
+    was_damaged: bool
 
 
 class Partition:
@@ -238,6 +239,12 @@ class Partition:
             raise again(self._refusal)
         if self._replica is not None:
             self._replica.check_present()
+        await self.open_log()
+
+    async def open_log(self) -> None:
+        """Open the log for its replica, whether clients may read it or not."""
+        if self._refusal is not None:
+            raise again(self._refusal)
         if self._opened is not None:
             return
         if self._opening is None:
@@ -299,6 +306,7 @@ class Partition:
                 background=self._background,
             ),
             ReplicaProducers(states),
+            was_damaged=damage is not None,
         )
         self._opened.appender.replica = self._replica
         log.removal_hooks = PartitionRemovalHooks(
@@ -316,12 +324,34 @@ class Partition:
         if not opening.cancelled():
             opening.exception()  # Callers of `open` get it; without any, it need not be logged.
 
-    async def reopen(self) -> None:
-        """Check and open the log again: the way back from offline."""
+    @property
+    def was_damaged(self) -> bool:
+        """Whether damage was met when the partition was opened: it does not know all producers."""
+        return self._known().was_damaged
+
+    async def reopen(self, *, removes_damaged_end: bool = False) -> None:
+        """Check and open the log again: the way back from offline.
+
+        `removes_damaged_end` gives up what is damaged at its end, if other replicas have it.
+        """
         self._detach(Stopping(f"{self} is being opened again"))
         self._opened = None
-        await self._store.reopen(self.topic, self.index)
-        await self.open()
+        await self._store.reopen(self.topic, self.index, removes_damaged_end=removes_damaged_end)
+        await self.open_log()
+        self._wake_watchers()
+
+    async def remove_log(self) -> None:
+        """Remove the log of this node's replica, durably; its files go in the background.
+
+        The partition can be opened again, and is empty then.
+        """
+        self._detach(Stopping(f"{self}: the replica is being removed"))
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+            self._detach(Stopping(f"{self}: the replica is being removed"))
+        self._opened = None
+        await self._store.delete_partition(self.topic, self.index)
+        self._wake_watchers()
 
     async def close(self) -> None:
         """Reject further requests, and write the snapshot. The store closes the log itself."""
@@ -464,7 +494,12 @@ class Partition:
     def _note_change(self) -> None:
         """React to a commit, a new start offset or the end of the log."""
         if self._opened is not None:
-            log, states, appender, _, _, saver, _ = self._opened
+            log, states, appender, saver = (
+                self._opened.log,
+                self._opened.states,
+                self._opened.appender,
+                self._opened.saver,
+            )
             appender.note_commit()
             if len(states.aborted):
                 states.trim(log.start_offset)

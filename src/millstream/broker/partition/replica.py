@@ -17,7 +17,7 @@ class PartitionReplica(Protocol):
     """
 
     def check_present(self) -> None:
-        """Raise unless this node has a replica of the partition."""
+        """Raise unless this node has a replica that may be read: one that lacks records may not."""
         ...
 
     def check_leader(self) -> None:

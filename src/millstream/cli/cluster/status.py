@@ -59,6 +59,11 @@ def _summary(answer: Any) -> str:
         "reassigning": "moving",
     }
     found = [f"{answer[name]} {text}" for name, text in words.items() if answer[name]]
+    if answer["resyncing"]:
+        found.append(
+            f"{answer['resyncing']} being copied to node {answer['node_id']},"
+            f" {answer['resync_bytes_left']} bytes left"
+        )
     partitions = ", ".join(found) or "all replicas in sync"
     return (
         f"cluster {answer['cluster']}: {len(answer['nodes'])} nodes, {controller};"

@@ -86,6 +86,13 @@ def partition_state(partition: Any) -> str:
         return "too few in sync"
     if partition["adding"] or partition["removing"]:
         return "moving"
+    copying = [
+        f"{follower['node_id']} ({follower['resync_bytes_left']} bytes left)"
+        for follower in partition["followers"]
+        if follower.get("resync_bytes_left") is not None
+    ]
+    if copying:
+        return f"copying: {', '.join(copying)}"
     missing = set(partition["replicas"]) - set(partition["isr"])
     return f"behind: {listed(sorted(missing))}" if missing else "well"
 

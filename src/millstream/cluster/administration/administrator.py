@@ -23,6 +23,7 @@ from millstream.broker.cluster_admin import (
     Reassignment,
     ReplicaMove,
     ReplicaStatus,
+    ResyncStatus,
     replica_status,
 )
 from millstream.broker.topics.topic import Topic
@@ -147,7 +148,7 @@ class ClusterAdministrator:
             name,
             leader=state.leader if state.leader in nodes else NO_NODE,
             leader_epoch=state.leader_epoch,
-            isr=state.isr_nodes,
+            isr=state.in_sync_nodes,
             replicas=state.replicas,
             min_insync=min_insync_of(found, len(state.target)),
             adding=state.adding,
@@ -159,7 +160,7 @@ class ClusterAdministrator:
     def replica(self, topic: str, index: int) -> ReplicaStatus | None:
         """Return the replica that this node has of a partition."""
         replica = self._replicas.get(self._key(topic, index))
-        if replica is None or (replica.leader is None and replica.follower is None):
+        if replica is None or not replica.is_present:
             return None
         leader = replica.leader
         followers: tuple[FollowerStatus, ...] = ()
@@ -175,7 +176,13 @@ class ClusterAdministrator:
             is_leader=leader is not None,
             problem=replica.problem,
             followers=followers,
+            resync=_resync_status(replica),
         )
+
+    def resyncs(self) -> Sequence[ResyncStatus]:
+        """Return the copies of whole segments that are under way on this node."""
+        found = (_resync_status(replica) for replica in self._replicas.values())
+        return [status for status in found if status is not None]
 
     # Elections.
 
@@ -198,7 +205,7 @@ class ClusterAdministrator:
             if not may_lead:
                 raise NoEligibleLeader(
                     f"{topic}/{index}: node {preferred}, its preferred leader, is not alive and in"
-                    f" sync; in sync are {list(state.isr_nodes)}"
+                    f" sync; in sync are {list(state.in_sync_nodes)}"
                 )
             if not is_led or state.successor == preferred:
                 return None  # It is elected by the controller, or takes over already.
@@ -414,6 +421,12 @@ class ClusterAdministrator:
             return None
         finally:
             self._state.on_partition.remove(look)
+
+
+def _resync_status(replica: LocalReplica) -> ResyncStatus | None:
+    if (progress := replica.resync) is None:
+        return None
+    return ResyncStatus(progress.source, progress.bytes_total, progress.bytes_left)
 
 
 def _follower_status(progress: FollowerProgress, end: int, now: float) -> FollowerStatus:

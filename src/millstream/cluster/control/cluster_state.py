@@ -257,7 +257,7 @@ class SharedClusterView:
             leader=state.leader if is_led else NO_NODE,
             leader_epoch=state.leader_epoch,
             replicas=state.replicas,
-            isr=state.isr_nodes,
+            isr=state.in_sync_nodes,
             offline=tuple(node for node in state.replicas if node not in nodes),
         )
 

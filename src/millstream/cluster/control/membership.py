@@ -71,6 +71,8 @@ class Membership:
         self.problem: str | None = "not registered yet"
         """Why the node does not take part in the cluster now, if so."""
         self.failed_renewals = 0
+        self.registered_at = float("-inf")
+        """When the registration was last known to be valid, by the monotonic clock."""
         self._metadata = metadata
         self._ttl_seconds = ttl_seconds
         self._identity_file = identity_file
@@ -102,6 +104,13 @@ class Membership:
             except MillstreamError as error:
                 logger.warning("the lease was not given up, and expires by itself: %s", error)
             self.lease = None
+
+    def seconds_without_quorum(self) -> float:
+        """Return for how long the node has not believed in its lease; 0 while it does."""
+        now = self._clock.monotonic()
+        if self.belief.is_valid(now) or self.broker_epoch == 0:
+            return 0.0
+        return now - self.registered_at
 
     async def announce_stop(self) -> None:
         """Let the controller know that the node is about to stop: it gets no new leaderships."""
@@ -183,6 +192,7 @@ class Membership:
         self.broker_epoch = revision
         self.lease = lease
         self.belief.renewed(sent_at)
+        self.registered_at = sent_at
         logger.info("registered as node %d with broker epoch %d", self.node_id, revision)
         self.on_life(revision)
         return True
@@ -247,3 +257,4 @@ class Membership:
             else:
                 self.problem = None
                 self.belief.renewed(sent_at)
+                self.registered_at = sent_at

@@ -282,6 +282,6 @@ def _refused(
         topic_id=key.topic_id,
         index=key.partition,
         error_code=code,
-        log_start=-1 if log is None else log.start_offset,
+        log_start=-1 if log is None else log.replication.first_offset,
         tombstones_removed=0 if log is None else log.replication.tombstones_removed,
     )

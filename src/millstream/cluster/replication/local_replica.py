@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from millstream.broker.partition.partition import Partition
@@ -21,10 +22,13 @@ from millstream.cluster.control.proposer import ProposalOutcome
 from millstream.cluster.epochs import EpochHistory
 from millstream.cluster.follower import Cut, FollowerReplica, ReplicaStopped
 from millstream.cluster.leader import UNAVAILABLE, AppendRefusal, LeaderReplica
+from millstream.cluster.repair import may_remove_files
 from millstream.cluster.replica_fetch import ReplicaFetch
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
 from millstream.errors import (
+    CorruptData,
+    DamagedRecords,
     FencedLeaderEpoch,
     InvalidRequest,
     LeaderNotAvailable,
@@ -34,6 +38,7 @@ from millstream.errors import (
     UnknownLeaderEpoch,
 )
 from millstream.storage.log import Log
+from millstream.storage.segment.replica_slice import ReplicaSlice
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +52,20 @@ ANY_LIFE = 2**63 - 1
 
 ANY_OFFSET = 2**63 - 1
 """As an end: greater than every offset."""
+
+
+@dataclass(slots=True)
+class ResyncProgress:
+    """How far a copy of whole segments is."""
+
+    source: int
+    """The node that they come from."""
+    bytes_total: int
+    bytes_done: int = 0
+
+    @property
+    def bytes_left(self) -> int:
+        return max(0, self.bytes_total - self.bytes_done)
 
 
 class LocalReplica:
@@ -69,12 +88,27 @@ class LocalReplica:
         self.on_due: Callable[[LocalReplica], None] = lambda _: None
         """Called when the leader should look at its followers soon."""
         self._context = context
-        self._is_present = False
+        self.is_present = False
+        """Whether this node has a replica of the partition."""
         self._is_proposing = False
-        self._may_be_copied = False
-        """Whether the replica is to be copied again, once nobody counts on it."""
         self._cleaned: dict[int, int] = {}
         """By node: up to which offset a follower has compacted its log, in this epoch."""
+        self._lacks_records = False
+        """Whether clients must not read here: the replica lacks records that were committed."""
+        self._has_looked = False
+        """Whether it was looked where the records come from that the node found at its start."""
+        self.resync: ResyncProgress | None = None
+        """Progress of copying whole segments, while that is done."""
+        self.is_unproved = False
+        """Whether all segments have to be compared with the leader's before it follows."""
+        self.is_end_lost = False
+        """Whether the end of the log cannot be trusted."""
+        self.was_damaged = False
+        """Whether batches behind the high watermark could not be read when it began to follow."""
+        self.is_far_behind = False
+        """Whether the leader has finished segments behind the end of this replica."""
+        self.slices_until = 0
+        """Offset up to which records are fetched and no segments: that is not worth it."""
 
     def __str__(self) -> str:
         return str(self.partition)
@@ -82,14 +116,9 @@ class LocalReplica:
     # What the broker asks.
 
     def check_present(self) -> None:
-        """Raise unless this node has a replica of the partition."""
-        if not self._is_present:
+        """Raise unless this node has a replica of the partition that may be read."""
+        if not self.is_present or (self._lacks_records and self.leader is None):
             raise self._not_leader()
-
-    @property
-    def is_present(self) -> bool:
-        """Whether this node has a replica of the partition."""
-        return self._is_present
 
     @property
     def is_in_sync(self) -> bool:
@@ -100,7 +129,7 @@ class LocalReplica:
         if self.leader is not None:
             return True
         state = self._context.state.partitions.get(self.key)
-        return self._is_present and state is not None and self._is_member(state)
+        return self.is_present and state is not None and self._is_member(state)
 
     def _is_member(self, state: ReplicationState) -> bool:
         return state.member(self._context.node_id) is not None
@@ -142,7 +171,7 @@ class LocalReplica:
         state = context.state.partitions.get(self.key)
         if (
             state is None
-            or not self._is_present
+            or not self.is_present
             or self.leader is not None
             or context.node_id not in state.isr_nodes
             or not context.membership.belief.is_valid(context.clock.monotonic())
@@ -192,7 +221,8 @@ class LocalReplica:
     async def prepare(self, log: Log) -> None:
         """Begin as a replica that shows what is known to be committed."""
         log.replication.set_high_watermark(log.replication.known_high_watermark)
-        await log.replication.become_replica()
+        if log.offline is None:  # Else it is repaired first.
+            await log.replication.become_replica()
         await log.replication.decisions.settle()
 
     # What the log asks before it decides something: `DecisionHooks`.
@@ -229,8 +259,10 @@ class LocalReplica:
         if state is None or context.node_id not in state.replicas:
             self._leave()
             return
-        was_present, self._is_present = self._is_present, True
-        await self.partition.open()
+        was_present, self.is_present = self.is_present, True
+        if state.is_counted(context.node_id):
+            self._lacks_records = False
+        await self.partition.open_log()
         if not was_present:
             self.partition.note_moved()
         mine = (context.node_id, context.membership.broker_epoch)
@@ -250,6 +282,11 @@ class LocalReplica:
         context, log = self._context, self.partition.log
         self.follower = None
         self.problem = None
+        if state.leader_epoch in state.unclean_epochs:
+            await self._accept_loss(log)
+            log = self.partition.log
+        self._has_looked = True
+        self.is_unproved = self.is_end_lost = self.is_far_behind = False
         await log.replication.decisions.settle()
         await log.replication.begin_epoch(state.leader_epoch)
         now = context.clock.monotonic()
@@ -258,7 +295,8 @@ class LocalReplica:
             broker_epoch=context.membership.broker_epoch,
             state=state,
             epochs=_epochs(log),
-            log_start=log.start_offset,
+            # Followers begin where the first file does, so that theirs are equal.
+            log_start=log.replication.first_offset,
             log_end=log.replication.durable_offset,
             high_watermark=log.end_offset,
             min_insync=context.min_insync(self.topic, len(state.target)),
@@ -287,6 +325,12 @@ class LocalReplica:
         self._on_commit()
         self.on_leading(self, state.leader_epoch)
 
+    async def _accept_loss(self, log: Log) -> None:
+        """Make the log usable as it is: an operator has decided that it leads."""
+        await self._context.high_watermarks.lower(self.key, 0)
+        if log.offline is not None:
+            await self.partition.reopen(removes_damaged_end=True)
+
     async def _step_down(self) -> None:
         """Stop leading: refuse what is not committed, and keep it only as a replica."""
         leader, self.leader = self.leader, None
@@ -310,10 +354,16 @@ class LocalReplica:
         if self.follower is not None:
             if self.follower.broker_epoch == context.membership.broker_epoch:
                 self.follower.state_changed(state)
-                await self._restart_if_allowed(state)
                 return
         else:
             self._read_waiting(log)
+        is_counted = state.is_counted(context.node_id)
+        self._lacks_records = not is_counted
+        if not self._has_looked:
+            self._has_looked = True
+            is_known = is_counted or context.high_watermarks.get(self.key) is not None
+            if not is_known and log.replication.durable_offset > log.start_offset:
+                self.is_unproved = True  # Somebody has put files here.
         end = log.replication.position
         self.follower = FollowerReplica(
             node=context.node_id,
@@ -331,16 +381,23 @@ class LocalReplica:
         """Read what the batches behind the high watermark tell about producers."""
         producers = self.partition.producers
         producers.truncate(0)
+        self.was_damaged = False
         offset = log.end_offset
         while offset < log.replication.durable_offset:
-            slice_ = log.replication.read(offset)
+            try:
+                slice_ = log.replication.read(offset)
+            except DamagedRecords:  # It is repaired, and then opened again.
+                self.was_damaged = True
+                return
             producers.add(slice_.data)
             offset = slice_.next_offset
 
     def _leave(self) -> None:
         self.follower = None
-        if self._is_present:
-            self._is_present = False
+        was_present, self.is_present = self.is_present, False
+        self.is_unproved = self.is_end_lost = self.is_far_behind = self.was_damaged = False
+        self.problem = None
+        if was_present:
             self.partition.note_moved()
 
     def forget(self) -> None:
@@ -363,8 +420,8 @@ class LocalReplica:
         if end != leader.written_end:
             leader.written(end, self._context.clock.monotonic())
         leader.synced(end)
-        if log.start_offset != leader.log_start:
-            leader.started_at(log.start_offset)
+        if log.replication.first_offset != leader.log_start:
+            leader.started_at(log.replication.first_offset)
         self.publish_high_watermark()
         self.on_news(self)
 
@@ -432,11 +489,25 @@ class LocalReplica:
 
     @property
     def leader_id(self) -> int:
-        """The node to fetch from; -1 if there is none, or this node leads."""
+        """The node to fetch from; -1 if there is none, or this node leads or is repaired."""
         follower = self.follower
-        if follower is None or follower.stopped is not None:
+        if follower is None or follower.stopped is not None or self.is_repaired:
             return NO_NODE
         return follower.leader
+
+    @property
+    def is_repaired(self) -> bool:
+        """Whether the replica does not follow record by record, because more is needed first."""
+        return self.is_unproved or self.is_end_lost or self.is_far_behind
+
+    def should_copy(self, fetch: ReplicaFetch, source: ReplicaSlice, high_watermark: int) -> bool:
+        """Whether the leader may have whole segments behind the end of this replica.
+
+        A replica in sync is never at the start of a segment with committed records.
+        """
+        begins_segment = source.segment == fetch.offset and source.position == 0
+        is_behind = source.next_offset < high_watermark
+        return begins_segment and is_behind and fetch.offset >= self.slices_until
 
     def advance(self) -> None:
         """Let readers see what is committed at the follower."""
@@ -466,6 +537,8 @@ class LocalReplica:
         before = log.replication.durable_offset
         self.partition.producers.truncate(offset)
         is_forced = offset < log.replication.known_high_watermark  # After an unclean election.
+        if is_forced:
+            await self._context.high_watermarks.lower(self.key, offset)
         applied = log.replication.decisions.applied
         if is_forced and applied is not None and offset < applied.offset:
             # What was decided behind that offset is applied to what is left. It cannot be undone.
@@ -484,13 +557,13 @@ class LocalReplica:
         )
 
     def stop(self, reason: str) -> None:
-        """Stop following until this node is out of the ISR: then it may begin again."""
-        self.problem = f"{self}: {reason}; it is copied again once the node is out of the ISR"
+        """Stop following until all segments were compared with those of the leader."""
+        self.problem = f"{self}: {reason}; it is compared with its leader's, segment by segment"
         logger.error("%s", self.problem)
         self._context.counters.mismatches += 1
         follower = self.follower
         if follower is not None and follower.stopped is None:
-            self._may_be_copied = True
+            self.is_unproved = True
             follower.stopped = ReplicaStopped(follower.written_end, follower.high_watermark, reason)
 
     async def begin_again(self) -> None:
@@ -511,13 +584,76 @@ class LocalReplica:
         logger.warning("%s: emptied; it begins at offset %d, as at its leader", self, offset)
         await self.begin_again()
 
-    async def _restart_if_allowed(self, state: ReplicationState) -> None:
-        """Copy a stopped replica again once nobody counts on it."""
-        follower = self.follower
-        if follower is not None and self._may_be_copied and not self._is_member(state):
-            self.problem = None
-            self._may_be_copied = False
-            await self.restart_at(self.partition.log.start_offset)
+    # Repair. These run like changes of the role: one after the other.
+
+    async def recover_end(self, last_base: int | None) -> None:
+        """Remove what is damaged at the end of the log; its leader sends it again."""
+        self.follower = None
+        partition = self.partition
+        if not partition.is_open:  # It cannot even be opened. Its leader has everything.
+            await partition.remove_log()
+            await partition.open_log()
+        elif partition.log.offline is not None:
+            await partition.reopen(removes_damaged_end=True)
+        elif last_base is not None:
+            await self.cut_unproved(last_base)
+            await partition.reopen()
+        self.is_end_lost = False
+        self.slices_until = 0
+        await self.begin_again()
+
+    async def cut_unproved(self, offset: int) -> None:
+        """Remove what is from `offset` on, committed or not: the leader has it."""
+        self.follower = None
+        log = self.partition.log
+        self.partition.producers.truncate(0)
+        before = log.replication.durable_offset
+        if offset <= log.start_offset:
+            await log.replication.restart_at(offset)
+        else:
+            try:
+                await log.replication.truncate(offset, is_forced=True)
+            except CorruptData:  # Damaged before that too: nothing is worth keeping.
+                await log.replication.restart_at(log.replication.first_offset)
+        self._context.counters.truncations += 1
+        end = log.replication.durable_offset
+        logger.warning("%s: truncated from offset %d to %d for repair", self, before, end)
+
+    async def finish_resync(self, high_watermark: int, sealed_end: int) -> None:
+        """Follow the leader again, with the segments that were copied."""
+        self.follower = None
+        replication = self.partition.log.replication
+        # All of it is equal to the leader's, so its high watermark holds here as well.
+        replication.set_high_watermark(min(high_watermark, replication.durable_offset))
+        replication.store_watermark()
+        await replication.resync.discard_parts()
+        await self.partition.reopen()  # The producers of the copied batches are to be known.
+        self.is_unproved = self.is_far_behind = False
+        self.slices_until = sealed_end
+        self.problem = None
+        await self.begin_again()
+
+    async def remove_files(self) -> None:
+        """Remove what this node has of the partition: it is on other nodes now."""
+        context = self._context
+        state = context.state.partitions.get(self.key)
+        min_insync = 1 if state is None else context.min_insync(self.topic, len(state.target))
+        if (
+            state is None
+            or self.is_present
+            or not may_remove_files(state, context.node_id, min_insync=min_insync)
+        ):
+            return
+        await self.partition.remove_log()
+        self._has_looked = False
+        context.counters.removed_replicas += 1
+        logger.info("%s: files were removed: its replicas are %s", self, list(state.replicas))
+
+    async def reopen(self) -> None:
+        """Open the partition again: what could not be read before can be now."""
+        self.follower = None
+        await self.partition.reopen()
+        await self.begin_again()
 
 
 def _epochs(log: Log) -> EpochHistory:

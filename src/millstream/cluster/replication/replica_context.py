@@ -12,6 +12,7 @@ from millstream.cluster.control.cluster_state import ClusterState
 from millstream.cluster.control.membership import Membership
 from millstream.cluster.control.proposer import Proposer
 from millstream.cluster.isr import IsrChangeLimiter, IsrPolicy
+from millstream.cluster.replication.high_watermarks import HighWatermarks
 
 
 @dataclass(slots=True)
@@ -28,6 +29,16 @@ class ReplicationCounters:
     restarts: int = 0
     """Replicas that were emptied because their leader no longer had their end."""
     fetched_bytes: int = 0
+    resync_bytes: int = 0
+    """Bytes of whole segments that were copied from other nodes."""
+    resync_segments: int = 0
+    resync_refusals: int = 0
+    """Copied segments that were not what the manifest said, and were thrown away."""
+    served_resync_bytes: int = 0
+    repairs: Counter[str] = field(default_factory=Counter)
+    """Steps of repairs that were done, by step."""
+    removed_replicas: int = 0
+    """Replicas whose files were removed because they are on other nodes now."""
     served_bytes: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     """Fetches of followers that were not served, by reason."""
@@ -46,4 +57,5 @@ class ReplicaContext:
     clock: Clock
     min_insync: Callable[[Topic, int], int]
     """Returns the least number of replicas in sync, given the number of replicas."""
+    high_watermarks: HighWatermarks
     counters: ReplicationCounters = field(default_factory=ReplicationCounters)

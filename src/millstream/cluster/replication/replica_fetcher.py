@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from millstream.cluster.control.cluster_state import PartitionId
-from millstream.cluster.follower import OfferedSlice, SliceDecision
+from millstream.cluster.follower import FollowerReplica, OfferedSlice, SliceDecision
 from millstream.cluster.replica_fetch import ReplicaFetch
 from millstream.cluster.replication.local_replica import LocalReplica
 from millstream.cluster.replication.replica_context import ReplicaContext
@@ -79,12 +79,17 @@ class ReplicaFetcher:
         context: ReplicaContext,
         peers: PeerCalls,
         replicas: Callable[[], Mapping[PartitionId, LocalReplica]],
+        on_repair: Callable[[LocalReplica], None],
     ) -> None:
-        """`replicas` returns those that follow this leader now."""
+        """`replicas` returns those that follow this leader now.
+
+        `on_repair` is called with one that has to be repaired before it goes on.
+        """
         self.leader_id = leader_id
         self._context = context
         self._peers = peers
         self._replicas = replicas
+        self._on_repair = on_repair
         self._session_id = 0
         self._session_epoch = 0
         self._known: dict[PartitionId, PeerFetchRequestPartition] = {}
@@ -235,8 +240,21 @@ class ReplicaFetcher:
         follower.answered(fetch, result.high_watermark)
         if not result.batches and not result.is_last_of_segment:
             return None
+        return self._write_slice(sent, follower, result)
+
+    def _write_slice(
+        self,
+        sent: _SentPartition,
+        follower: FollowerReplica,
+        result: PeerFetchResponsePartition,
+    ) -> asyncio.Future[Any] | None:
+        replica, fetch = sent
         source = decode_slice(result, fetch.offset)
         log = replica.partition.log
+        if replica.should_copy(fetch, source, result.high_watermark):
+            replica.is_far_behind = True
+            self._on_repair(replica)
+            return None
         if source.data:
             is_rewritten = source.generation > 0
             offered = OfferedSlice(
@@ -261,6 +279,10 @@ class ReplicaFetcher:
                 return None
         try:
             written = log.replication.append(source)
+        except Unavailable as error:  # For example a full disk: it is fetched again.
+            failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
         except MillstreamError as error:
             replica.stop(f"a slice of the leader was not accepted: {error}")
             return None
@@ -279,6 +301,7 @@ class ReplicaFetcher:
         log = replica.partition.log
         if log.offline is not None:
             replica.problem = f"{replica}: {log.offline}"
+            self._on_repair(replica)
             return
         end = log.replication.position
         follower.segment_base, follower.position = end.segment, end.position

@@ -8,36 +8,73 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import Topic
 from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.control.node_row import NodeRow
 from millstream.cluster.replication.fetch_server import FetchServer
-from millstream.cluster.replication.local_replica import LocalReplica
+from millstream.cluster.replication.local_replica import LocalReplica, ResyncProgress
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication.replica_fetcher import PeerCalls, ReplicaFetcher
+from millstream.cluster.replication.replica_repair import ReplicaRepair, ResyncPolicy
+from millstream.cluster.replication.segment_copier import ByteRateLimiter, SegmentCopier
+from millstream.cluster.replication.segment_server import SegmentServer
 from millstream.cluster.replication_state import NO_NODE, ReplicationState
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, Stopping
 from millstream.storage.disk.executor import Executor
+from millstream.storage.files.names import LogName
+from millstream.storage.log import Log
+from millstream.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 """How often leaders look at their followers. Far below the lag at which one leaves the ISR."""
 
+HIGH_WATERMARKS_SECONDS = 5.0
+"""How often the high watermarks of all replicas are stored: what is lost since is not noticed."""
+
 HAND_OVER_SECONDS_MAX = 5.0
 """How long a node that stops waits for its successors."""
+
+
+class ReplicaLag(NamedTuple):
+    """How far a follower is, as this node knows it, which leads the partition."""
+
+    partition: Partition
+    node_id: int
+    records: int
+    bytes: int
+    seconds: float
+    is_in_sync: bool
 
 
 class ReplicaManager:
     """The replicas of one node. Owned by one event loop."""
 
-    def __init__(self, context: ReplicaContext, peers: PeerCalls, background: Executor) -> None:
+    def __init__(
+        self,
+        context: ReplicaContext,
+        peers: PeerCalls,
+        background: Executor,
+        resync: ResyncPolicy,
+    ) -> None:
         self.context = context
         self.replicas: dict[PartitionId, LocalReplica] = {}
         self.server = FetchServer(context, self.replicas, background)
+        self.segments = SegmentServer(context, self.replicas, background)
+        limiter = ByteRateLimiter(resync.bytes_per_second, context.clock)
+        self.repair = ReplicaRepair(
+            context,
+            self.replicas,
+            SegmentCopier(context, peers, limiter),
+            policy=resync,
+            background=background,
+            run_exclusive=self.run_exclusive,
+        )
         self.on_leading: list[Callable[[LocalReplica, int | None], None]] = []
         """Called with the leader epoch when this node leads a partition, with None at the end."""
         self._peers = peers
@@ -45,6 +82,8 @@ class ReplicaManager:
         self._applying: dict[PartitionId, asyncio.Task[None]] = {}
         self._ticks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
+        self._saver: asyncio.Task[None] | None = None
+        self._store: Store | None = None
         self._is_running = False
 
     # Partitions.
@@ -78,8 +117,9 @@ class ReplicaManager:
 
     # Following the cluster.
 
-    def start(self) -> None:
+    def start(self, store: Store) -> None:
         """Apply the states of all partitions, and those to come."""
+        self._store = store
         self._is_running = True
         state = self.context.state
         state.on_partition.append(self._on_partition)
@@ -87,7 +127,10 @@ class ReplicaManager:
         self.context.membership.on_life = self._on_life
         for key in state.partitions:
             self._apply_later(key)
-        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        loop = asyncio.get_running_loop()
+        self._ticker = loop.create_task(self._tick())
+        self._saver = loop.create_task(self._save_high_watermarks())
+        self.repair.start(store)
 
     async def hand_over(self) -> None:
         """Hand all leaderships over, as far as others can take them, before the node stops."""
@@ -111,11 +154,14 @@ class ReplicaManager:
             state.on_partition.remove(self._on_partition)
             state.on_node.remove(self._on_node)
         tasks = [*self._ticks, *self._applying.values()]
-        if self._ticker is not None:
-            self._ticker.cancel()
-            tasks.append(self._ticker)
+        await self.repair.stop()
+        for loop_task in (self._ticker, self._saver):
+            if loop_task is not None:
+                loop_task.cancel()
+                tasks.append(loop_task)
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._store_high_watermarks()
         for replica in self.replicas.values():
             try:
                 await replica.end_life()
@@ -145,21 +191,39 @@ class ReplicaManager:
 
     def _apply_later(self, key: PartitionId, *, is_new_life: bool = False) -> None:
         """Apply the newest state of a partition, after what is being applied now."""
+        if self._is_running:
+            self._run_later(key, lambda replica: self._apply(replica, is_new_life=is_new_life))
+
+    async def run_exclusive(
+        self, key: PartitionId, change: Callable[[LocalReplica], Awaitable[None]]
+    ) -> None:
+        """Run a change of a replica after those of its role, and wait for it."""
         if not self._is_running:
-            return
-        before = self._applying.get(key)
+            raise Stopping("the node is stopping")
+        # A repair that is given up must not leave a log half changed.
+        await asyncio.shield(self._run_later(key, change))
+
+    def _run_later(
+        self, key: PartitionId, change: Callable[[LocalReplica], Awaitable[None]]
+    ) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(
-            self._apply(key, before, is_new_life=is_new_life)
+            self._run_after(self._applying.get(key), key, change)
         )
         self._applying[key] = task
         task.add_done_callback(lambda done: self._applied(key, done))
+        return task
 
     def _applied(self, key: PartitionId, task: asyncio.Task[None]) -> None:
         if self._applying.get(key) is task:
             del self._applying[key]
+        if not task.cancelled():
+            task.exception()  # Who waits for it gets it.
 
-    async def _apply(
-        self, key: PartitionId, before: asyncio.Task[None] | None, *, is_new_life: bool
+    async def _run_after(
+        self,
+        before: asyncio.Task[None] | None,
+        key: PartitionId,
+        change: Callable[[LocalReplica], Awaitable[None]],
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
@@ -167,16 +231,23 @@ class ReplicaManager:
         if replica is None or not self._is_running:
             return
         try:
+            await change(replica)
+        finally:
+            self._follow_leader(replica)
+
+    async def _apply(self, replica: LocalReplica, *, is_new_life: bool) -> None:
+        try:
             if is_new_life:
                 await replica.end_life()
-            await replica.apply(self.context.state.partitions.get(key))
+            await replica.apply(self.context.state.partitions.get(replica.key))
         except MillstreamError as error:
             replica.problem = f"{replica}: the replica cannot take its role: {error}"
             logger.error("%s", replica.problem)  # noqa: TRY400
         except Exception:
             replica.problem = f"{replica}: the replica cannot take its role: internal error"
             logger.exception("%s", replica.problem)
-        self._follow_leader(replica)
+        if replica.is_repaired:
+            self.repair.wake(replica)
 
     def _follow_leader(self, replica: LocalReplica) -> None:
         leader_id = replica.leader_id
@@ -185,7 +256,11 @@ class ReplicaManager:
         fetcher = self._fetchers.get(leader_id)
         if fetcher is None:
             self._fetchers[leader_id] = ReplicaFetcher(
-                leader_id, self.context, self._peers, lambda: self._following(leader_id)
+                leader_id,
+                self.context,
+                self._peers,
+                lambda: self._following(leader_id),
+                self.repair.wake,
             )
         else:
             fetcher.wake()
@@ -196,6 +271,52 @@ class ReplicaManager:
             for key, replica in self.replicas.items()
             if replica.leader_id == leader_id and key not in self._applying
         }
+
+    # What the replicas had.
+
+    async def _save_high_watermarks(self) -> None:
+        while True:
+            await asyncio.sleep(HIGH_WATERMARKS_SECONDS)
+            await self._store_high_watermarks()
+            await self._remove_leftovers()
+
+    async def _remove_leftovers(self) -> None:
+        """Remove the files of replicas that are on other nodes now."""
+        assert self._store is not None, "the manager was started"
+        names = self._store.unsorted_names()
+        for key, replica in list(self.replicas.items()):
+            state = self.context.state.partitions.get(key)
+            if replica.is_present or state is None or self.context.node_id in state.replicas:
+                continue
+            if LogName(replica.partition.topic, replica.partition.index) not in names:
+                continue
+            try:
+                # Not only what the watch has brought: what the store says now.
+                await self.context.proposer.refresh(key)
+                await self.run_exclusive(key, LocalReplica.remove_files)
+            except MillstreamError as error:
+                logger.warning("%s: files of a former replica are kept: %s", replica, error)
+
+    async def _store_high_watermarks(self) -> None:
+        try:
+            await self.context.high_watermarks.store(self._high_watermarks())
+        except OSError as error:
+            logger.warning("high watermarks were not stored: %s", error)
+
+    def _high_watermarks(self) -> Mapping[PartitionId, int]:
+        """Return what each replica of this node has, as far as that is known."""
+        stored, offsets = self.context.high_watermarks, dict[PartitionId, int]()
+        for key, state in self.context.state.partitions.items():
+            replica = self.replicas.get(key)
+            if self.context.node_id not in state.replicas:
+                continue
+            if replica is None or replica.is_unproved or not replica.partition.is_open:
+                if (known := stored.get(key)) is not None:
+                    offsets[key] = known
+            else:
+                log = replica.partition.log
+                offsets[key] = min(log.end_offset, log.replication.durable_offset)
+        return offsets
 
     # Time.
 
@@ -221,9 +342,54 @@ class ReplicaManager:
     def small_isrs(self) -> list[str]:
         """Return the partitions led here of which too few replicas are in sync."""
         return [
-            f"{replica}: replicas in sync are {list(replica.leader.state.isr_nodes)}, and"
+            f"{replica}: replicas in sync are {list(replica.leader.state.in_sync_nodes)}, and"
             f" min.insync.replicas is {replica.leader.min_insync}"
             for replica in self.replicas.values()
             if replica.leader is not None
-            and len(replica.leader.state.isr) < replica.leader.min_insync
+            and len(replica.leader.state.in_sync_nodes) < replica.leader.min_insync
         ]
+
+    def behind(self) -> Iterator[ReplicaLag]:
+        """Yield the replicas that follow this node, and live, and are not in sync."""
+        for lag in self.lags():
+            if not lag.is_in_sync and lag.node_id in self.context.state.nodes:
+                yield lag
+
+    def lags(self) -> Iterator[ReplicaLag]:
+        """Yield how far the replicas are that follow this node."""
+        now = self.context.clock.monotonic()
+        for replica in self.replicas.values():
+            leader = replica.leader
+            if leader is None or not replica.partition.is_open:
+                continue
+            for node in leader.state.replicas:
+                progress = leader.follower(node)
+                if progress is None:
+                    continue
+                end = max(progress.end, leader.log_start)
+                yield ReplicaLag(
+                    partition=replica.partition,
+                    node_id=node,
+                    records=max(0, leader.written_end - end),
+                    bytes=_bytes_from(replica.partition.log, end),
+                    seconds=progress.lag(now),
+                    is_in_sync=leader.state.is_counted(node),
+                )
+
+    def resyncs(self) -> Iterator[tuple[LocalReplica, ResyncProgress]]:
+        """Yield the replicas that copy whole segments now."""
+        for replica in self.replicas.values():
+            if (progress := replica.resync) is not None:
+                yield replica, progress
+
+
+def _bytes_from(log: Log, offset: int) -> int:
+    """Return about how many bytes a log has from an offset on: exact at the start of a segment."""
+    total = 0
+    for segment in reversed(log.segments):
+        if segment.next_offset <= offset:
+            break
+        length = segment.next_offset - segment.base_offset
+        behind = min(length, segment.next_offset - offset)
+        total += segment.size * behind // max(1, length)
+    return total

@@ -45,6 +45,7 @@ from millstream.observe.metrics.peers import (
     listed_peers,
 )
 from millstream.observe.metrics.queues import QUEUES, listed_queues
+from millstream.observe.metrics.replication import REPLICA_LAGS, REPLICATION, listed_lags
 from millstream.observe.metrics.store import LOGS, STORE, listed_logs
 from millstream.observe.metrics.streams import STREAMS
 from millstream.observe.metrics.telemetry import TELEMETRY, TelemetryCounters
@@ -56,6 +57,7 @@ from millstream.servers.kafka.listener import KafkaListener
 if TYPE_CHECKING:
     from millstream.clients.peer.pool import PeerPool
     from millstream.cluster.forwarding.counters import ForwardCounters
+    from millstream.cluster.replication.replica_manager import ReplicaManager
     from millstream.servers.peer.listener import PeerListener
 
 CLUSTER_SECTIONS: Sequence[MetricSection[Any]] = (
@@ -65,6 +67,8 @@ CLUSTER_SECTIONS: Sequence[MetricSection[Any]] = (
     PEER_CALLS,
     PEERS,
     FORWARDS,
+    REPLICATION,
+    REPLICA_LAGS,
 )
 """Metrics that only a node of a cluster has."""
 
@@ -106,6 +110,7 @@ class NodeMetrics:
         peer_server: PeerListener | None = None,
         peer_pool: PeerPool | None = None,
         forwards: ForwardCounters | None = None,
+        replicas: ReplicaManager | None = None,
     ) -> None:
         self._broker = broker
         self._kafka = kafka
@@ -117,6 +122,7 @@ class NodeMetrics:
         self._peer_server = peer_server
         self._peer_pool = peer_pool
         self._forwards = forwards
+        self._replicas = replicas
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         PlatformCollector(registry=self._process)
@@ -161,3 +167,6 @@ class NodeMetrics:
             yield PEERS, listed_peers(pool)
         if (forwards := self._forwards) is not None:
             yield FORWARDS, [((), forwards)]
+        if (replicas := self._replicas) is not None:
+            yield REPLICATION, [((), replicas)]
+            yield REPLICA_LAGS, listed_lags(replicas)

@@ -70,6 +70,10 @@ class ClusterAnswer(Struct, kw_only=True):
     """Partitions with a replica that is not in sync."""
     reassigning: int
     """Partitions whose replicas are being moved."""
+    resyncing: int
+    """Replicas on the node that answers that copy whole segments from other nodes."""
+    resync_bytes_left: int
+    """Bytes that they have still to copy."""
     problems: list[str]
     warnings: list[str]
     """What works, and would not survive the loss of a node as operators expect: two nodes, or two
@@ -88,6 +92,8 @@ class FollowerShape(Struct, kw_only=True):
     """Records that it does not have yet; 0 for the leader."""
     lag_ms: int | None
     """For how long it has not been at the leader's end."""
+    resync_bytes_left: int | None
+    """Bytes of whole segments that it has still to copy; null unless it copies them."""
 
 
 class ClusterPartitionShape(Struct, kw_only=True):
@@ -149,6 +155,15 @@ class ReplicaFollowerShape(Struct, kw_only=True):
     lag_ms: int
 
 
+class ResyncShape(Struct, kw_only=True):
+    """A copy of whole segments that is under way."""
+
+    source: int
+    """The node that they come from."""
+    bytes_total: int
+    bytes_left: int
+
+
 class ReplicaShape(Struct, kw_only=True):
     """The replica that a node has of a partition."""
 
@@ -162,6 +177,8 @@ class ReplicaShape(Struct, kw_only=True):
     problem: str | None
     followers: list[ReplicaFollowerShape]
     """Empty unless the node leads."""
+    resync: ResyncShape | None = None
+    """Set while the replica copies whole segments."""
 
 
 class ReplicasAnswer(Struct, kw_only=True):

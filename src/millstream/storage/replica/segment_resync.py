@@ -165,6 +165,27 @@ class SegmentResync:
                     raise StorageFailed(f"{sealed.path} cannot be read: {error}") from error
         raise InvalidAddress(f"{self._context.name}: there is no sealed segment {segment}")
 
+    def is_intact(self, wanted: ManifestSegment) -> bool:
+        """Read the own segment that should be equal to a wanted one; return whether it is.
+
+        A seal alone proves nothing of a file that somebody has copied. May be called from any
+        thread.
+        """
+        for own in self._context.state.snapshot.segments:
+            if isinstance(own, SealedSegment) and wanted.is_equal(own.seal):
+                try:
+                    scanned = scan(
+                        map_file(self._log_directory.filesystem, own.path),
+                        base_offset=own.base_offset,
+                        created_ms=own.seal.created_ms,
+                        index_interval_bytes=self._log_directory.index_interval_bytes,
+                        leader_epoch=own.leader_epoch,
+                    )
+                except OSError:
+                    return False
+                return scanned.damage is None and wanted.is_equal(scanned.stats.seal(0))
+        return False
+
     # Parts.
 
     def part_size(self, wanted: ManifestSegment) -> int:
@@ -270,6 +291,8 @@ class SegmentResync:
         context = self._context
         await self._commit.wait_until_committed()
         is_tail = wanted.base_offset == context.state.durable_offset
+        if is_tail and not self._queue.is_replica:
+            raise RequestError(f"{context.name} is no replica: its end is its own")
         if is_tail:
             await self._finish_last()
         if self._commit.is_stopped:

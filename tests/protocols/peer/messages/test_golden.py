@@ -152,7 +152,7 @@ GOLDEN = {
         f"02 {PARTITION} 0000 00000002 0000000000000009 00  00",
     ),
     "segments to list": (
-        SegmentManifestRequest(topic_id=ID, index=3, leader_epoch=4, from_base=5, count_max=6),
+        SegmentManifestRequest(topic_id=ID, index=3, leader_epoch=4, from_offset=5, count_max=6),
         f"{PARTITION} 00000004 0000000000000005 00000006 00",
     ),
     "a manifest": (
@@ -164,15 +164,25 @@ GOLDEN = {
             epochs=(SegmentManifestEpoch(epoch=1, start_offset=0),),
             segments=(
                 SegmentManifestEntry(
-                    base=0, generation=2, size=99, next_offset=10, digest=b"dd", seal=None
+                    base=0,
+                    generation=2,
+                    size=99,
+                    next_offset=10,
+                    digest=b"dd",
+                    leader_epoch=7,
+                    created_age_ms=8,
+                    sealed_age_ms=9,
                 ),
             ),
             has_more=True,
+            sealed_end=10,
+            sealed_bytes=99,
         ),
         "0000 00000004 0000000000000001 0000000000000002 00 0000000000000003"
         "02 00000001 0000000000000000 00"  # one epoch
-        "02 0000000000000000 00000002 0000000000000063 000000000000000a 03 6464 00 00"
-        "01 00",
+        "02 0000000000000000 00000002 0000000000000063 000000000000000a 03 6464"
+        "00000007 0000000000000008 0000000000000009 00"
+        "01 000000000000000a 0000000000000063 00",
     ),
     "a chunk to read": (
         SegmentChunkRequest(

@@ -12,7 +12,6 @@ from millstream.protocols.kafka.codec.primitives import (
     INT16,
     INT32,
     INT64,
-    NULLABLE_BYTES,
     NULLABLE_STRING,
     RECORDS,
     UUID,
@@ -25,12 +24,12 @@ SEGMENT_CHUNK = Versions(first=0, last=0, flexible=0)
 
 @message(SEGMENT_MANIFEST)
 class SegmentManifestRequest:
-    """List the sealed segments of a partition from a base offset on."""
+    """List the sealed segments of a partition that have records from an offset on."""
 
     topic_id: uuid.UUID = wire(UUID)
     index: int = wire(INT32)
     leader_epoch: int = wire(INT32)
-    from_base: int = wire(INT64, default=0)
+    from_offset: int = wire(INT64, default=0)
     count_max: int = wire(INT32, default=1000)
 
 
@@ -44,8 +43,11 @@ class SegmentManifestEntry:
     next_offset: int = wire(INT64)
     """The offset after its last record."""
     digest: bytes = wire(BYTES)
-    seal: bytes | None = wire(NULLABLE_BYTES, default=None)
-    """The seal file, opaque."""
+    leader_epoch: int = wire(INT32)
+    """The epoch of all its batches."""
+    created_age_ms: int = wire(INT64)
+    """How long ago it was started, by the retention clock of the node that answers."""
+    sealed_age_ms: int = wire(INT64)
 
 
 @struct
@@ -70,6 +72,10 @@ class SegmentManifestResponse:
     segments: tuple[SegmentManifestEntry, ...] = wire(ARRAY(SegmentManifestEntry), default=())
     has_more: bool = wire(BOOL, default=False)
     """Whether there are segments behind the last one."""
+    sealed_end: int = wire(INT64, default=-1)
+    """The offset after the last sealed segment of the partition."""
+    sealed_bytes: int = wire(INT64, default=0)
+    """Size of all sealed segments from the requested offset on, also of those not listed."""
 
 
 @message(SEGMENT_CHUNK)

@@ -20,6 +20,7 @@ from millstream.protocols.http.cluster import (
     ReplicaFollowerShape,
     ReplicasAnswer,
     ReplicaShape,
+    ResyncShape,
 )
 from millstream.records.topic_partition import TopicPartition
 from millstream.servers.http.routing.request import HttpRequest
@@ -136,4 +137,5 @@ def _shape(status: ReplicaStatus) -> ReplicaShape:
             )
             for follower in status.followers
         ],
+        resync=None if status.resync is None else ResyncShape(**status.resync._asdict()),
     )

@@ -18,7 +18,6 @@ from millstream.protocols.http.cluster import (
     ClusterPartitionsQuery,
     FollowerShape,
     ReplicasAnswer,
-    ReplicaShape,
 )
 from millstream.servers.http.handlers.cluster.replica_reports import (
     REPLICAS_PATH,
@@ -44,6 +43,7 @@ async def describe_cluster(request: HttpRequest) -> Response:
     broker = request.context.broker
     controller = broker.cluster.controller_id
     statuses = list(_partitions(broker))
+    resyncs = broker.admin.resyncs()
     return json_response(
         ClusterAnswer(
             cluster=broker.cluster_id,
@@ -55,6 +55,8 @@ async def describe_cluster(request: HttpRequest) -> Response:
             under_min_insync=sum(1 for status in statuses if len(status.isr) < status.min_insync),
             under_replicated=sum(1 for status in statuses if status.is_under_replicated),
             reassigning=sum(1 for status in statuses if status.adding or status.removing),
+            resyncing=len(resyncs),
+            resync_bytes_left=sum(resync.bytes_left for resync in resyncs),
             problems=[problem.message for problem in broker.problems()],
             warnings=list(_warnings(broker, statuses)),
         )
@@ -129,12 +131,14 @@ def _partition(status: PartitionStatus, reports: ReplicaReports) -> ClusterParti
         high_watermark=None if leader is None else leader.high_watermark,
         end=None if leader is None else leader.end,
         bytes=None if leader is None else leader.bytes,
-        followers=[_follower(node_id, status, leader) for node_id in status.replicas],
+        followers=[_follower(node_id, status, reports) for node_id in status.replicas],
         problems=list(_problems(status, reports)),
     )
 
 
-def _follower(node_id: int, status: PartitionStatus, leader: ReplicaShape | None) -> FollowerShape:
+def _follower(node_id: int, status: PartitionStatus, reports: ReplicaReports) -> FollowerShape:
+    leader = reports.by_node.get(status.leader, {}).get(status.partition)
+    own = reports.by_node.get(node_id, {}).get(status.partition)
     shape = FollowerShape(
         node_id=node_id,
         is_alive=node_id not in status.offline,
@@ -142,6 +146,7 @@ def _follower(node_id: int, status: PartitionStatus, leader: ReplicaShape | None
         end=None,
         lag_records=None,
         lag_ms=None,
+        resync_bytes_left=None if own is None or own.resync is None else own.resync.bytes_left,
     )
     if leader is None:
         return shape
@@ -214,6 +219,7 @@ _LEADER = {
     "end": 90,
     "lag_records": 0,
     "lag_ms": 0,
+    "resync_bytes_left": None,
 }
 
 OPERATIONS = (
@@ -234,6 +240,8 @@ OPERATIONS = (
             "under_min_insync": 0,
             "under_replicated": 0,
             "reassigning": 0,
+            "resyncing": 0,
+            "resync_bytes_left": 0,
             "problems": [],
             "warnings": [],
         },

@@ -1,0 +1,167 @@
+"""Metrics of the replicas of a node in a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millstream.cluster.repair import RepairStep
+from millstream.observe.metrics.metric import (
+    LabelledSources,
+    MetricDeclaration,
+    MetricKind,
+    MetricSample,
+    MetricSection,
+    counter,
+    gauge,
+)
+
+if TYPE_CHECKING:
+    from millstream.cluster.replication.replica_manager import ReplicaLag, ReplicaManager
+
+REPLICATION_METRICS: Sequence[MetricDeclaration[ReplicaManager]] = (
+    gauge(
+        "millstream_replica_led_partitions",
+        "Partitions that this node leads.",
+        lambda node: sum(1 for replica in node.replicas.values() if replica.leader is not None),
+    ),
+    gauge(
+        "millstream_replica_under_replicated_partitions",
+        "Partitions led by this node with a replica that is not in sync.",
+        lambda node: len({(str(lag.partition)) for lag in node.lags() if not lag.is_in_sync}),
+    ),
+    gauge(
+        "millstream_replica_under_min_insync_partitions",
+        "Partitions led by this node with too few replicas in sync for `acks=all`.",
+        lambda node: len(node.small_isrs()),
+    ),
+    gauge(
+        "millstream_replica_stopped_replicas",
+        "Replicas on this node that do not follow or lead as they should.",
+        lambda node: len(node.problems()),
+    ),
+    gauge(
+        "millstream_replica_resyncing_replicas",
+        "Replicas on this node that copy whole segments from other nodes.",
+        lambda node: sum(1 for _ in node.resyncs()),
+    ),
+    gauge(
+        "millstream_replica_resync_left_bytes",
+        "Bytes of whole segments that replicas on this node have still to copy.",
+        lambda node: sum(progress.bytes_left for _, progress in node.resyncs()),
+    ),
+    counter(
+        "millstream_replica_resync_bytes_total",
+        "Bytes of whole segments that were copied from other nodes.",
+        lambda node: node.context.counters.resync_bytes,
+    ),
+    counter(
+        "millstream_replica_resync_served_bytes_total",
+        "Bytes of whole segments that were sent to other nodes.",
+        lambda node: node.context.counters.served_resync_bytes,
+    ),
+    counter(
+        "millstream_replica_resync_segments_total",
+        "Segments that were copied from other nodes, verified and installed.",
+        lambda node: node.context.counters.resync_segments,
+    ),
+    counter(
+        "millstream_replica_resync_refused_segments_total",
+        "Copied segments that were thrown away, because they were not what the digest said.",
+        lambda node: node.context.counters.resync_refusals,
+    ),
+    MetricDeclaration(
+        name="millstream_replica_repair_steps_total",
+        kind=MetricKind.COUNTER,
+        help="Steps of repairs of replicas on this node: `disown` (it lacked records), `recover the"
+        " end`, `prove`, `replace` (damaged segments), `reopen`, `copy`, `hand over`.",
+        labels=("step",),
+        samples=tuple(
+            MetricSample(
+                labels=(step.value,),
+                read=lambda node, step=step: node.context.counters.repairs[step.value],  # type: ignore[misc]
+            )
+            for step in RepairStep
+            if step is not RepairStep.NOTHING
+        ),
+    ),
+    counter(
+        "millstream_replica_leader_changes_total",
+        "How often this node became the leader of a partition.",
+        lambda node: node.context.counters.leaders_begun,
+    ),
+    counter(
+        "millstream_replica_isr_shrinks_total",
+        "In-sync replicas of partitions led by this node that became fewer.",
+        lambda node: node.context.counters.isr_shrinks,
+    ),
+    counter(
+        "millstream_replica_isr_growths_total",
+        "In-sync replicas of partitions led by this node that became more.",
+        lambda node: node.context.counters.isr_growths,
+    ),
+    counter(
+        "millstream_replica_position_mismatches_total",
+        "Slices of a leader that did not continue the log of a replica on this node.",
+        lambda node: node.context.counters.mismatches,
+    ),
+    counter(
+        "millstream_replica_truncations_total",
+        "Truncations of replicas on this node, because their leader does not have these records.",
+        lambda node: node.context.counters.truncations,
+    ),
+    counter(
+        "millstream_replica_removed_replicas_total",
+        "Replicas whose files were removed, because they are on other nodes now.",
+        lambda node: node.context.counters.removed_replicas,
+    ),
+    counter(
+        "millstream_replica_fetched_bytes_total",
+        "Bytes of records that replicas on this node fetched from their leaders.",
+        lambda node: node.context.counters.fetched_bytes,
+    ),
+    counter(
+        "millstream_replica_served_bytes_total",
+        "Bytes of records that followers fetched from this node.",
+        lambda node: node.context.counters.served_bytes,
+    ),
+    gauge(
+        "millstream_replica_without_quorum_seconds",
+        "For how long the node has not been sure of its registration; 0 while it is.",
+        lambda node: node.context.membership.seconds_without_quorum(),
+    ),
+)
+
+REPLICA_LAG_METRICS: Sequence[MetricDeclaration[ReplicaLag]] = (
+    gauge(
+        "millstream_replica_lag_records",
+        "Records that a follower does not have yet, as its leader knows it.",
+        lambda lag: lag.records,
+    ),
+    gauge(
+        "millstream_replica_lag_bytes",
+        "About how many bytes a follower does not have yet.",
+        lambda lag: lag.bytes,
+    ),
+    gauge(
+        "millstream_replica_lag_seconds",
+        "For how long a follower has not been at the end of its leader.",
+        lambda lag: lag.seconds,
+    ),
+    gauge(
+        "millstream_replica_in_sync_flag",
+        "1 if a follower is in the in-sync replicas.",
+        lambda lag: float(lag.is_in_sync),
+    ),
+)
+
+REPLICATION = MetricSection(metrics=REPLICATION_METRICS)
+REPLICA_LAGS = MetricSection(metrics=REPLICA_LAG_METRICS, labels=("topic", "partition", "node"))
+
+
+def listed_lags(manager: ReplicaManager) -> LabelledSources[ReplicaLag]:
+    """Return the followers of the partitions that this node leads."""
+    return [
+        ((lag.partition.topic, str(lag.partition.index), str(lag.node_id)), lag)
+        for lag in manager.lags()
+    ]

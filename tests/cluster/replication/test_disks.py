@@ -1,0 +1,82 @@
+"""Disks that fail while nodes run: a failed sync, and a full disk."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import DiskFull
+from millstream.storage.log import Log
+from millstream.storage.replica.log_replication import LogReplication
+from tests.cluster.local_cluster import local_cluster, until
+from tests.cluster.replication.damage import (
+    expected,
+    fill,
+    follower_of,
+    is_in_sync,
+    seen,
+    until_equal,
+)
+from tests.in_loop import in_loop
+
+
+def fail_disk(log: Log) -> None:
+    """Do what a failed sync does: nobody knows what is on the disk."""
+    log._go_offline(OSError(errno.EIO, "a sync failed"))
+
+
+@in_loop
+async def test_a_leader_whose_disk_fails_hands_over_and_becomes_a_follower_again(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        fail_disk(cluster.partition(leader, "t").log)
+        await until(lambda: cluster.leader_of("t") not in (None, leader))
+        await fill(cluster, "t", 5, first=5)
+        await until_equal(cluster, "t", expected(10))
+
+
+@in_loop
+async def test_a_follower_whose_disk_fails_is_in_sync_again_when_its_log_can_be_opened(
+    tmp_path: Path,
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        leader, follower = cluster.leader_of("t"), follower_of(cluster, "t")
+        fail_disk(cluster.partition(follower, "t").log)
+        await until(
+            lambda: cluster.member(follower).replicas.context.counters.repairs["disown"] > 0
+        )
+        await fill(cluster, "t", 5, first=5)
+        await until_equal(cluster, "t", expected(10))
+        assert cluster.leader_of("t") == leader
+
+
+@in_loop
+async def test_a_follower_with_a_full_disk_leaves_and_comes_back_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path, replica_lag_ms_max=500) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        follower = follower_of(cluster, "t")
+        full = cluster.partition(follower, "t").log.replication
+        append = LogReplication.append
+
+        def fail(self: LogReplication, *args, **kwargs):
+            if self is full:
+                raise DiskFull("no space left on the disk")
+            return append(self, *args, **kwargs)
+
+        monkeypatch.setattr(LogReplication, "append", fail)
+        await fill(cluster, "t", 5, first=5)
+        assert not is_in_sync(cluster, "t")
+        assert cluster.member(follower).replicas.context.counters.mismatches == 0
+        monkeypatch.setattr(LogReplication, "append", append)
+        await until_equal(cluster, "t", expected(10))
+        assert seen(cluster, follower, "t") == expected(10)

@@ -1,0 +1,206 @@
+"""Damaged and lost replicas are repaired by themselves, and nobody reads less than was written."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import DamagedRecords, MillstreamError
+from tests.cluster.local_cluster import LocalCluster, local_cluster, until
+from tests.cluster.replication.damage import (
+    SMALL_SEGMENTS,
+    copy_directory,
+    directory_of,
+    expected,
+    files_are_equal,
+    fill,
+    flip_bit,
+    follower_of,
+    seen,
+    segment_files,
+    until_equal,
+)
+from tests.in_loop import in_loop
+
+RECORDS = 60
+
+
+def read_all(cluster: LocalCluster, node_id: int) -> str:
+    """Read everything on one node, as a reader does; return the error that it gets."""
+    partition = cluster.partition(node_id, "t")
+    log = partition.log
+    offset = log.start_offset
+    try:
+        while offset < log.end_offset:
+            offset = log.read(offset, size_max=1).next_offset
+    except DamagedRecords as error:
+        return str(error)
+    return ""
+
+
+@in_loop
+@pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
+async def test_a_damaged_sealed_segment_is_replaced_after_a_read(tmp_path: Path, is_leader: bool):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", RECORDS)
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        node_id = leader if is_leader else follower_of(cluster, "t")
+        flip_bit(segment_files(directory_of(cluster, node_id, "t"))[1], 300)
+        assert "checksum" in read_all(cluster, node_id)
+        await until(lambda: not cluster.partition(node_id, "t").log.damage)
+        await until_equal(cluster, "t", expected(RECORDS))
+        assert cluster.leader_of("t") == leader
+        assert files_are_equal(cluster, "t")
+        await fill(cluster, "t", 5, first=RECORDS)
+        await until_equal(cluster, "t", expected(RECORDS + 5))
+
+
+@in_loop
+async def test_a_leader_with_a_damaged_growing_segment_hands_over_and_is_repaired(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", RECORDS)
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        await until_equal(cluster, "t", expected(RECORDS))
+        flip_bit(segment_files(directory_of(cluster, leader, "t"))[-1], 100)
+        assert "checksum" in read_all(cluster, leader)
+        await until(lambda: cluster.leader_of("t") not in (None, leader))
+        await fill(cluster, "t", 5, first=RECORDS)
+        await until_equal(cluster, "t", expected(RECORDS + 5))
+        await until(lambda: files_are_equal(cluster, "t"))
+
+
+def delete_directory(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def delete_middle(directory: Path) -> None:
+    segment_files(directory)[2].unlink()
+
+
+def delete_first(directory: Path) -> None:
+    segment_files(directory)[0].unlink()
+
+
+def delete_last(directory: Path) -> None:
+    segment_files(directory)[-1].unlink()
+
+
+def shorten_last(directory: Path) -> None:
+    path = segment_files(directory)[-1]
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def shorten_middle(directory: Path) -> None:
+    path = segment_files(directory)[2]
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def delete_metadata(directory: Path) -> None:
+    (directory / "partition.json").unlink()
+
+
+def spoil_metadata(directory: Path) -> None:
+    (directory / "partition.json").write_bytes(b"{}")
+
+
+DAMAGES: list[Callable[[Path], None]] = [
+    delete_directory,
+    delete_first,
+    delete_middle,
+    delete_last,
+    shorten_last,
+    shorten_middle,
+    delete_metadata,
+    spoil_metadata,
+]
+
+
+@in_loop
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+async def test_what_was_damaged_while_a_node_was_down_is_repaired(
+    tmp_path: Path, damage: Callable[[Path], None]
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", RECORDS)
+        await until_equal(cluster, "t", expected(RECORDS))
+        follower = follower_of(cluster, "t")
+        await cluster.stop_node(follower)
+        damage(directory_of(cluster, follower, "t"))
+        await cluster.start_node(follower)
+        await until_equal(cluster, "t", expected(RECORDS))
+        await fill(cluster, "t", 5, first=RECORDS)
+        await until_equal(cluster, "t", expected(RECORDS + 5))
+        await until(lambda: files_are_equal(cluster, "t"))
+        assert not list(cluster.member(follower).problems())
+
+
+def restore_older(cluster: LocalCluster, node_id: int) -> None:
+    directory = directory_of(cluster, node_id, "t")
+    copy_directory(cluster.directory / "older", directory)
+
+
+LOSSES = [delete_directory, delete_last, shorten_last, None]
+
+
+@in_loop
+@pytest.mark.parametrize("damage", LOSSES, ids=["directory", "last", "end", "older copy"])
+async def test_a_node_that_lost_records_is_not_elected_before_it_is_repaired(
+    tmp_path: Path, damage: Callable[[Path], None] | None
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", 20)
+        follower = follower_of(cluster, "t")
+        await cluster.stop_node(follower)
+        copy_directory(directory_of(cluster, follower, "t"), tmp_path / "older")
+        await cluster.start_node(follower)
+        await fill(cluster, "t", 40, first=20)
+        await until_equal(cluster, "t", expected(60))
+        await asyncio.gather(*(cluster.stop_node(node) for node in list(cluster.nodes)))
+        if damage is None:
+            copy_directory(tmp_path / "older", directory_of(cluster, follower, "t"))
+        else:
+            damage(directory_of(cluster, follower, "t"))
+        await cluster.start_node(follower)
+        member = cluster.member(follower)
+        await until(lambda: member.controller is not None and member.controller.is_controller)
+        # The controller has looked at every partition when it leads those of the groups.
+        await until(lambda: any(r.leader is not None for r in member.replicas.replicas.values()))
+        assert cluster.leader_of("t") is None
+        assert seen(cluster, follower, "t") is None
+        for node_id in range(1, 4):
+            if node_id != follower:
+                await cluster.start_node(node_id)
+        await until(lambda: cluster.leader_of("t") is not None)
+        await until_equal(cluster, "t", expected(60))
+        await fill(cluster, "t", 5, first=60)
+        await until_equal(cluster, "t", expected(65))
+
+
+@in_loop
+async def test_the_only_replica_is_not_taken_for_an_empty_one(tmp_path: Path):
+    """Nobody else has the records: an error, until an operator decides."""
+    async with local_cluster(tmp_path, 1) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", 20)
+        await cluster.stop_node(1)
+        shutil.rmtree(directory_of(cluster, 1, "t"))
+        await cluster.start_node(1)
+        member = cluster.member(1)
+        await until(lambda: any(r.leader is not None for r in member.replicas.replicas.values()))
+        assert cluster.leader_of("t") is None
+        with pytest.raises(MillstreamError):
+            await cluster.partition(1, "t").open()
+        await cluster.nodes[1].broker.admin.elect_uncleanly("t", 0)
+        await until(lambda: cluster.leader_of("t") == 1)
+        await fill(cluster, "t", 3)
+        assert seen(cluster, 1, "t") == expected(3)

@@ -1,0 +1,126 @@
+"""What a replica does next to become whole again, as decisions without a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.cluster.controller import ClusterNode, candidates, elected
+from millstream.cluster.isr import IsrPolicy
+from millstream.cluster.repair import (
+    FoundLog,
+    RepairStep,
+    ReplicaCondition,
+    lost_records,
+    next_repair,
+)
+from millstream.cluster.replication_state import NO_LIFE, IsrMember, ReplicationState
+from tests.cluster.machines import LeaderOf, newer, state_of
+
+FOLLOWER = ReplicaCondition(is_leader=False, has_leader=True, is_counted=True)
+OUTSIDE = FOLLOWER._replace(is_counted=False)
+LEADER = ReplicaCondition(is_leader=True, has_leader=False, is_counted=True)
+
+
+@pytest.mark.parametrize(
+    ("condition", "step"),
+    [
+        (FOLLOWER, RepairStep.NOTHING),
+        (FOLLOWER._replace(is_end_lost=True), RepairStep.DISOWN),
+        (FOLLOWER._replace(is_unproved=True), RepairStep.DISOWN),
+        (OUTSIDE._replace(is_end_lost=True, is_unproved=True), RepairStep.RECOVER_END),
+        (OUTSIDE._replace(is_end_lost=True, has_leader=False), RepairStep.NOTHING),
+        (OUTSIDE._replace(is_unproved=True, is_damaged=True), RepairStep.PROVE),
+        (FOLLOWER._replace(is_damaged=True, was_damaged=True), RepairStep.REPLACE),
+        (FOLLOWER._replace(was_damaged=True, is_far_behind=True), RepairStep.REOPEN),
+        (FOLLOWER._replace(is_far_behind=True), RepairStep.COPY),
+        (LEADER, RepairStep.NOTHING),
+        (LEADER._replace(is_end_lost=True), RepairStep.HAND_OVER),
+        (LEADER._replace(is_damaged=True, was_damaged=True), RepairStep.REPLACE),
+        (LEADER._replace(was_damaged=True), RepairStep.HAND_OVER),
+    ],
+)
+def test_the_next_step_of_a_replica(condition: ReplicaCondition, step: RepairStep):
+    assert next_repair(condition) is step
+
+
+def test_a_follower_never_touches_its_end_while_it_counts():
+    for has_leader in (True, False):
+        for is_unproved in (True, False):
+            condition = FOLLOWER._replace(
+                is_end_lost=True, has_leader=has_leader, is_unproved=is_unproved
+            )
+            assert next_repair(condition) is RepairStep.DISOWN
+
+
+@pytest.mark.parametrize(
+    ("found", "high_watermark", "has_others", "is_lost"),
+    [
+        (FoundLog(10), 10, True, False),
+        (FoundLog(12), 10, True, False),
+        (FoundLog(9), 10, True, True),
+        (FoundLog(9), 10, False, True),
+        (FoundLog(9), None, True, False),
+        (FoundLog(None), 10, False, True),
+        (FoundLog(None), 0, True, False),
+        (FoundLog(None), None, True, True),
+        (FoundLog(None), None, False, False),
+        (FoundLog(None, "damaged"), None, False, True),
+    ],
+)
+def test_records_that_a_log_had_are_missed(
+    found: FoundLog, high_watermark: int | None, has_others: bool, is_lost: bool
+):
+    reason = lost_records(found, high_watermark, has_others=has_others)
+    assert (reason is not None) == is_lost
+
+
+STATE = ReplicationState(
+    leader=1,
+    leader_broker_epoch=5,
+    leader_epoch=3,
+    isr=(IsrMember(1, 5), IsrMember(2, 6)),
+    replicas=(1, 2, 3),
+)
+NODES = {node: ClusterNode(id=node, broker_epoch=9, continuous_since=1) for node in (1, 2, 3)}
+
+
+def test_a_disowned_replica_is_a_candidate_no_more_though_its_directory_is_the_same():
+    assert candidates(STATE, NODES) == [1, 2]
+    disowned = STATE.disowned(1)
+    assert disowned.isr == (IsrMember(1, NO_LIFE), IsrMember(2, 6))
+    assert not disowned.is_counted(1)
+    assert candidates(disowned, NODES) == [2]
+    assert candidates(disowned.disowned(2), NODES) == []
+
+
+def test_an_election_keeps_a_disowned_replica_only_to_wait_for_it():
+    new = elected(STATE.disowned(1), 2, NODES, min_insync=2)
+    assert new.isr == (IsrMember(1, NO_LIFE), IsrMember(2, 9))
+    assert elected(STATE.disowned(1), 2, NODES, min_insync=1).isr == (IsrMember(2, 9),)
+
+
+def test_a_leader_commits_nothing_while_it_waits_for_a_disowned_replica():
+    leader = LeaderOf(state_of((1, 2)))
+    leader.append(3)
+    leader.fetch(2, 3)
+    assert leader.machine.high_watermark == 3
+    leader.machine.state_changed(newer(leader.machine.state.disowned(2)), leader.now)
+    leader.append(5)
+    leader.fetch(2, 5)
+    assert leader.machine.high_watermark == 3
+    assert leader.machine.in_sync_count(leader.now) == 1
+    assert leader.machine.refuses_append(leader.now, acks_all=True) is not None
+
+
+def test_a_disowned_replica_counts_again_when_its_leader_has_seen_it_catch_up():
+    leader = LeaderOf(state_of((1, 2)).disowned(2))
+    leader.append(3)
+    leader.wait(10)
+    for _ in range(IsrPolicy().good_fetches_min + 1):
+        leader.fetch(2, 3)
+    proposal = leader.machine.tick(leader.now)
+    assert proposal is not None
+    assert proposal.state.is_counted(2)
+    leader.machine.state_changed(newer(proposal.state), leader.now)
+    leader.fetch(2, 3)
+    assert leader.machine.high_watermark == 3
