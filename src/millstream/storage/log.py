@@ -167,6 +167,7 @@ class Log:
             masks=resolve_deleted_offsets(recovered.segments, partition, end.offset),
         )
         self._state.lost = recovered.lost
+        self._keep_recovered_damage()
         self._state.on_damage = self._note_damage
         self._context = context = self._make_context(background, partition)
         self._queue = AppendQueue(
@@ -954,10 +955,22 @@ class Log:
             and not str(damage).startswith((files, hole))
         ]
 
+    def _keep_recovered_damage(self) -> None:
+        """Treat damaged records that recovery found as if a reader had met them.
+
+        They are forgotten when the log is truncated or the segment replaced. A log that is offline
+        is neither, and keeps why it is.
+        """
+        if self.recovered.offline:
+            return
+        found = [d for d in self.recovered.damage if isinstance(d, DamagedRecords)]
+        for damage in found:
+            self._state.note_damage(damage)
+        self.recovered.damage = [d for d in self.recovered.damage if d not in found]
+
     def _note_damage(self, damage: DamagedRecords) -> None:
         """Report damage when a reader first meets it, in the thread of that reader."""
-        if not any(str(known) == str(damage) for known in self.recovered.damage):
-            logger.error("%s: damaged: %s", self.name, damage)
+        logger.error("%s: damaged: %s", self.name, damage)
         self._on_damage()
 
     def _check_writable(self) -> None:

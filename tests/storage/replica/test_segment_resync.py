@@ -215,17 +215,18 @@ async def test_a_segment_that_a_reader_found_damaged_is_replaced_under_its_name(
     assert segment_files(replica).keys() == segment_files(leader).keys()
 
 
+@pytest.mark.parametrize("position", [90, -1], ids=["first batch", "last batch"])
 @in_loop
-async def test_a_damaged_last_segment_is_cut_off_and_fetched_again() -> None:
+async def test_a_damaged_last_segment_is_cut_off_and_fetched_again(position: int) -> None:
     disk = SimulatedFilesystem()
     leader = await make_leader()
     store, replica = await open_log(disk)
     await replica.replication.become_replica()
-    await fill(leader, 8)
+    await fill(leader, 9)
     await replicate(leader, replica)
     base = bases(replica)[-1]
     await store.close()
-    flip(disk, f"{base:020d}.log", 90)
+    flip(disk, f"{base:020d}.log", position)
     replica = await make_replica(disk)
     with pytest.raises(DamagedRecords):
         values(replica)

@@ -60,7 +60,7 @@ def _are_valid(segment: SealedSegment) -> bool:
     if index_size < INDEX_HEADER_SIZE + ENTRY_SIZE:
         return False
     entry = _read(filesystem, segment.index_path, index_size - ENTRY_SIZE, ENTRY_SIZE)
-    offset, start = _OFFSET_AND_POSITION.unpack_from(entry)
+    offset, start = map(int, _OFFSET_AND_POSITION.unpack_from(entry))
     if not 0 <= start < segment.size:
         return False
     if segment.size - start > CHECKED_BYTES_MAX:
