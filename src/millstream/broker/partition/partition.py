@@ -141,11 +141,15 @@ class Partition:
         return self._usable().offsets
 
     def _usable(self) -> _OpenPartition:
-        """Return the parts, or raise the reason why they cannot be used."""
+        """Return the parts for clients, or raise the reason why they cannot be used."""
+        if self._replica is not None and self._refusal is None:
+            self._replica.check_present()  # It may have been moved to another node.
+        return self._working()
+
+    def _working(self) -> _OpenPartition:
+        """Return the parts for the replica, whether clients may use them or not."""
         if self._refusal is not None:
             raise again(self._refusal)
-        if self._replica is not None:  # It may have been moved to another node.
-            self._replica.check_present()
         return self._known()
 
     def _known(self) -> _OpenPartition:
@@ -192,12 +196,12 @@ class Partition:
     @property
     def log(self) -> Log:
         """The log of an open partition, for its replica."""
-        return self._usable().log
+        return self._working().log
 
     @property
     def producers(self) -> ReplicaProducers:
         """What the batches of a replica tell about producers, once they are committed."""
-        return self._usable().producers
+        return self._working().producers
 
     def forget_uncommitted(self) -> None:
         """Take back what is known of records that are not committed: this node no longer leads."""
