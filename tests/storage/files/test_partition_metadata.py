@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 from millstream.config.schema import Durability
 from millstream.errors import CorruptFile, UnknownFormat
+from millstream.records.decision import CleaningDecision
 from millstream.records.filter.keys.matcher import KeyMatch
 from millstream.storage.files.document import encode_document
 from millstream.storage.files.partition_metadata import (
     AgeMark,
+    AppliedDecisions,
     Caps,
+    CleaningMark,
     DeletionRule,
     LeaderEpoch,
     PartitionMetadata,
@@ -292,9 +295,39 @@ def test_a_partition_that_is_not_there_is_not_found():
 
 def test_a_partition_of_a_newer_version_is_unknown_and_not_corrupt():
     with pytest.raises(
-        UnknownFormat, match=r"expected millstream-partition version 1-4, got .* version 5"
+        UnknownFormat, match=r"expected millstream-partition version 1-5, got .* version 6"
     ):
-        read_partition_metadata(disk_with(CONTENT, version=5), "/p")
+        read_partition_metadata(disk_with(CONTENT, version=6), "/p")
+
+
+DECISIONS = AppliedDecisions(
+    offset=70,
+    cleaning=CleaningDecision(60, 20),
+    marks=(CleaningMark(40, 1_000), CleaningMark(60, 2_000)),
+    tombstones_cleaned=10,
+    tombstones_copied=15,
+)
+
+
+def test_a_log_of_a_cluster_is_of_a_version_that_older_releases_refuse():
+    filesystem = SimulatedFilesystem({"/p": None})
+    for decisions in (AppliedDecisions(), DECISIONS):
+        partition = PartitionMetadata(decisions=decisions)
+        write_partition_metadata(filesystem, "/p", partition)
+        assert b'"version":5' in filesystem.content("/p/partition.json")
+        assert read_partition_metadata(filesystem, "/p") == partition
+
+
+def test_a_log_that_lost_its_end_knows_no_decision_about_it():
+    shorter = PartitionMetadata(cleaned_offset=60, decisions=DECISIONS).ending_at(50)
+    assert shorter.decisions == AppliedDecisions(
+        offset=50,
+        cleaning=CleaningDecision(50, 20),
+        marks=(CleaningMark(40, 1_000),),
+        tombstones_cleaned=10,
+        tombstones_copied=15,
+    )
+    assert DECISIONS.tombstones_removed == 20
 
 
 @pytest.mark.parametrize(
@@ -305,6 +338,9 @@ def test_a_partition_of_a_newer_version_is_unknown_and_not_corrupt():
         {"start_offset": "many"},
         {"start_offset": None},
         {"leader_epochs": []},
+        {"decisions": {}},
+        {"decisions": 7},
+        {"decisions": {"offset": 1, "cleaning": [1], "marks": []}},
         {"leader_epochs": None},
         {"leader_epochs": [[0]]},
         {"leader_epochs": [[0, 0, 0]]},

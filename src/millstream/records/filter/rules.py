@@ -64,8 +64,8 @@ class FilterRules:
     """How long a tombstone stays after its first filter pass. `None`: tombstones stay forever."""
 
     tombstones_before: int | None = None
-    """If given, tombstones of batches before this offset are removed, and no others: whoever
-    decided that knows their age. Horizons only tell where tombstones are left then.
+    """If given, tombstones of batches before this offset are removed, and no others: the leader of
+    the log, which decided that, knows their age. Horizons only tell where tombstones are left.
     """
 
     cleanings_before: int = 0
