@@ -3,7 +3,7 @@
     metadata store                        data directory
                                           check: opened as a lone node does, nothing is wrong
     adopting, lives/<id>
-                                          __adopt/: state logs, distributed anew
+                                          __adopt/: state logs, by partition
     all keys, partitions led by nobody
     read again and compared
                                           cluster.json          <- decides: no lone node from here
