@@ -140,6 +140,11 @@ class Adoption:
                 f"{self._data} has no {METADATA_FILE}, so it does not belong to a lone node; a node"
                 " with an empty data directory joins the cluster when it starts"
             )
+        if CLUSTER_FILE in names and is_dry_run:
+            raise InvalidRequest(
+                f"{self._data} belongs to a node of a cluster; if its adoption was interrupted, run"
+                " the command without --dry-run to finish it"
+            )
         async with self._store() as store:
             if CLUSTER_FILE in names:
                 await self._finish(store)
@@ -439,9 +444,11 @@ class Adoption:
         backup = join(self._data, BACKUP_DIRECTORY)
         filesystem.make_directory(backup)
         kept = filesystem.list(backup)
-        for name in filesystem.list(self._data):
-            is_old = name == STATE_DIRECTORY or name.startswith(METADATA_FILE)
-            if is_old and name not in kept:
+        files = [name for name in filesystem.list(self._data) if name.startswith(METADATA_FILE)]
+        # First the state: a directory without `meta.db` has been through this, and its state is
+        # that of a node in the cluster.
+        for name in [STATE_DIRECTORY, *files] if files else []:
+            if name not in kept:
                 filesystem.rename(join(self._data, name), join(backup, name))
         filesystem.remove_tree(join(self._data, STAGING_DIRECTORY))
         filesystem.sync_directory(backup)
