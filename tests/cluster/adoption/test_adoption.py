@@ -366,7 +366,7 @@ def test_an_adoption_may_end_at_every_change_of_the_metadata(
     assert changes > 4
 
 
-def test_an_adoption_may_end_at_every_change_of_the_directory(tmp_path: Path) -> None:
+def test_an_adoption_may_end_at_changes_of_the_directory(tmp_path: Path) -> None:
     async def attempt(changes: int, *, is_alone: bool) -> int:
         """Adopt with so many changes, then without limits; return how many were left."""
         data, server = lone_node.unpack(tmp_path / str(changes)), MetadataServer(LoopTimers())
@@ -380,7 +380,7 @@ def test_an_adoption_may_end_at_every_change_of_the_directory(tmp_path: Path) ->
         return filesystem.left
 
     total = 10**9 - asyncio.run(attempt(10**9, is_alone=False))
-    # The last changes decide; those before are many files of the internal partitions.
+    # Each of the last changes, which decide; of the many files before, every fortieth.
     points = [*range(0, total - 20, 40), *range(total - 20, total)]
     for number, changes in enumerate(points):
         assert asyncio.run(attempt(changes, is_alone=number % 2 == 0)) < 0, changes

@@ -297,7 +297,7 @@ async def test_clocks_that_are_hours_off_break_nothing(
     async with local_cluster(tmp_path) as cluster:
         await create(cluster, "t", factor=3)
         written = []
-        for _ in range(3):  # Each node leads once.
+        for _ in range(3):  # Leadership moves between nodes whose clocks differ.
             leader = cluster.leader_of("t")
             assert leader is not None
             written.append(f"by {leader}")

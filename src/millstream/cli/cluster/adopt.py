@@ -70,9 +70,14 @@ def adopt(*, is_dry_run: bool, as_json: bool, **options: Any) -> None:
 async def _adopt(config: NodeConfig, *, is_dry_run: bool) -> AdoptionReport | None:
     # The broker takes far longer to load than other commands take to run.
     from millstream.cluster.adoption.adoption import Adoption  # noqa: PLC0415
+    from millstream.cluster.control.node_identity import is_cluster_directory  # noqa: PLC0415
     from millstream.metadata.etcd.etcd_metadata import EtcdMetadata  # noqa: PLC0415
 
-    metadata = await EtcdMetadata.open_configured(config.cluster, config.data)
+    # A lone node has seen nothing of etcd, except by an earlier attempt that does not count.
+    is_alone = not is_cluster_directory(OsFilesystem(), config.data)
+    metadata = await EtcdMetadata.open_configured(
+        config.cluster, config.data, is_loss_accepted=is_alone
+    )
     try:
         return await Adoption(config, metadata).run(is_dry_run=is_dry_run)
     finally:

@@ -3,7 +3,7 @@
     metadata store                        data directory
                                           check: opened as a lone node does, nothing is wrong
     adopting, lives/<id>
-                                          __adopt/: state logs, distributed anew
+                                          __adopt/: state logs, by partition
     all keys, partitions led by nobody
     read again and compared
                                           cluster.json          <- decides: no lone node from here
@@ -145,6 +145,11 @@ class Adoption:
             raise InvalidRequest(
                 f"{self._data} has no {METADATA_FILE}, so it does not belong to a lone node; a node"
                 " with an empty data directory joins the cluster when it starts"
+            )
+        if CLUSTER_FILE in names and is_dry_run:
+            raise InvalidRequest(
+                f"{self._data} belongs to a node of a cluster; if its adoption was interrupted, run"
+                " the command without --dry-run to finish it"
             )
         async with self._store() as store:
             if CLUSTER_FILE in names:
@@ -445,9 +450,11 @@ class Adoption:
         backup = join(self._data, BACKUP_DIRECTORY)
         filesystem.make_directory(backup)
         kept = filesystem.list(backup)
-        for name in filesystem.list(self._data):
-            is_old = name == STATE_DIRECTORY or name.startswith(METADATA_FILE)
-            if is_old and name not in kept:
+        files = [name for name in filesystem.list(self._data) if name.startswith(METADATA_FILE)]
+        # First the state: a directory without `meta.db` has been through this, and its state is
+        # that of a node in the cluster.
+        for name in [STATE_DIRECTORY, *files] if files else []:
+            if name not in kept:
                 filesystem.rename(join(self._data, name), join(backup, name))
         filesystem.remove_tree(join(self._data, STAGING_DIRECTORY))
         filesystem.sync_directory(backup)
