@@ -35,10 +35,10 @@ class ReplicaJobs:
         return topic.partitions
 
     def leader_end(self, partition: ReadablePartition) -> int | None:
-        """Return the high watermark if this node leads the partition."""
+        """Return the end of the committed records if this node leads the partition and knows it."""
         if not isinstance(partition, Partition) or not isinstance(partition.replica, LocalReplica):
             return None
-        return None if partition.replica.leader is None else partition.high_watermark
+        return partition.replica.committed_end()
 
 
 class MetadataHolds:

@@ -20,7 +20,7 @@ from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.control.proposer import ProposalOutcome
 from millstream.cluster.epochs import EpochHistory
 from millstream.cluster.follower import Cut, FollowerReplica, ReplicaStopped
-from millstream.cluster.leader import AppendRefusal, LeaderReplica
+from millstream.cluster.leader import UNAVAILABLE, AppendRefusal, LeaderReplica
 from millstream.cluster.replica_fetch import ReplicaFetch
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
@@ -115,6 +115,17 @@ class LocalReplica:
     def is_following(self) -> bool:
         """Whether another node leads the partition, or none does."""
         return self.leader is None
+
+    def committed_end(self) -> int | None:
+        """Return the end of the committed records; None if this node does not lead, or is not sure.
+
+        The high watermark of a new leader may be lower than what its predecessor committed. It is
+        sure when that has reached the start of its epoch.
+        """
+        if self.leader is None:
+            return None
+        end = self.leader.latest_offset(self._context.clock.monotonic())
+        return None if end == UNAVAILABLE else end
 
     def check_append(self, *, is_all: bool) -> None:
         """Raise unless this node leads the partition and enough replicas are in sync."""
