@@ -52,8 +52,8 @@ NO_NUMBERS = {
     TelemetryConfig: {"traces", "traces_ratio", "metrics", "endpoint", "service_name"},
     ClusterConfig: {
         "etcd", "name", "etcd_user", "etcd_password_file", "etcd_ca_file", "etcd_cert_file",
-        "etcd_key_file", "rack", "peer", "peer_advertised", "peer_ca_file", "peer_cert_file",
-        "peer_key_file",
+        "etcd_key_file", "rack", "replica_selector", "peer", "peer_advertised", "peer_ca_file",
+        "peer_cert_file", "peer_key_file",
     },
 }  # fmt: skip
 LIMITS = [
@@ -380,3 +380,8 @@ def test_a_node_without_etcd_is_alone():
 def test_settings_of_a_cluster_that_cannot_be_are_refused(settings, message):
     with pytest.raises(InvalidConfig, match=message):
         ClusterConfig(**settings)
+
+
+def test_a_replica_selector_is_one_of_two():
+    with pytest.raises(InvalidConfig, match="replica_selector must be one of"):
+        ClusterConfig(replica_selector="rack")

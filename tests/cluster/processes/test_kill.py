@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,9 @@ from .loads.confluent import PARTITIONS, GroupLoad, IdempotentLoad, TransactionL
 from .loads.http import AppendLoad, QueueLoad, WatchLoad
 from .loads.kafkajs import KafkaJsLoad
 from .loads.load import Load, wait_for_more
+
+ROUNDS = 30 if os.environ.get("MILLSTREAM_LONG") else 1
+"""Each with three kills: of the leader, of another node, of all nodes."""
 
 
 @pytest.fixture
@@ -46,12 +50,26 @@ def loads(cluster: RunningCluster, topics: list[str]) -> Iterator[list[Load]]:
         load.is_stopping = True
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 + 120 * ROUNDS)
 def test_no_client_loses_or_repeats_anything_when_nodes_are_killed(
     cluster: RunningCluster, topics: list[str], loads: list[Load]
 ):
     wait_for_more(loads)
-    leader = cluster.leader(topics[0], 0)
+    for _ in range(ROUNDS):
+        kill_nodes(cluster, topics[0], loads)
+    for load in loads:
+        load.is_stopping = True
+    for load in loads:
+        load.stop()
+    for load in loads:
+        load.check()
+    cluster.wait_until_in_sync()
+    cluster.check_replicas(*topics)
+
+
+def kill_nodes(cluster: RunningCluster, topic: str, loads: list[Load]) -> None:
+    """Kill the leader of a topic, then another node, then all; everything goes on in between."""
+    leader = cluster.leader(topic, 0)
     cluster.nodes[leader].kill()
     wait_for_more(loads)  # Others lead, while that one is dead.
     cluster.nodes[leader].start()
@@ -65,11 +83,3 @@ def test_no_client_loses_or_repeats_anything_when_nodes_are_killed(
     cluster.kill()
     cluster.start()
     wait_for_more(loads)
-    for load in loads:
-        load.is_stopping = True
-    for load in loads:
-        load.stop()
-    for load in loads:
-        load.check()
-    cluster.wait_until_in_sync()
-    cluster.check_replicas(*topics)

@@ -75,6 +75,7 @@ class Killer:
             raise self._failure
 
 
+@pytest.mark.timeout(600)
 def test_batches_and_streams_of_spark_are_stored_once(
     cluster: RunningCluster, spark: Any, topics: tuple[str, str, str], tmp_path: Path
 ):
