@@ -122,6 +122,10 @@ def test_a_topic_that_was_never_used_is_empty(topic: Topic) -> None:
             "deleted": 0,
             "reclaimable_bytes": 0,
             "gaps": [],
+            "leader": 1,
+            "isr": [1],
+            "replicas": [1],
+            "stale": False,
         }
     ]
 
