@@ -13,6 +13,7 @@ from typing import Any
 from millstream import AsyncClient
 from millstream.broker.queues.queues import log_name
 from millstream.broker.state.internal_partitions import InternalPartition
+from millstream.cluster.reading.partition_anywhere import PartitionAnywhere
 from millstream.errors import MillstreamError
 from tests.cluster.forwarding.cluster_http import (
     create,
@@ -130,6 +131,12 @@ async def test_a_claim_that_does_not_wait_gets_the_job_of_another_partitions_lea
         await create(cluster, "jobs", factor=1, partitions=3)
         async with AsyncClient(urls(cluster)) as client:
             await client.create_queue("jobs")
+            await described(cluster, 1)
+            broker = cluster.nodes[coordinator_of(cluster, 1)].broker
+            for partition in broker.topics.get("jobs").partitions:
+                assert isinstance(partition.anywhere, PartitionAnywhere)
+                if (following := partition.anywhere.remote._following) is not None:
+                    following.cancel()  # News of other nodes do not arrive by themselves.
             for number in range(12):
                 await client.append("jobs", number, partition=number % 3)
                 node_id = 1 + number % 2

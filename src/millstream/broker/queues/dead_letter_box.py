@@ -38,7 +38,7 @@ from millstream.broker.queues.queues import WorkQueues
 from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topic import Topic
 from millstream.broker.topics.topics import Topics
-from millstream.errors import InvalidRequest
+from millstream.errors import InvalidRequest, NotLeader, Unavailable
 from millstream.records.record import Record, StoredRecord
 
 REDRIVE_MAX = 1_000
@@ -244,10 +244,16 @@ class DeadLetterBox:
 
 
 async def _delete(partition: ReadablePartition, offset: int) -> bool:
-    """Delete the records before `offset`; return whether there were any."""
+    """Delete the records before `offset`; return whether there were any.
+
+    Their jobs may have been appended already, so no error may say that nothing was done.
+    """
     if offset <= partition.log_start_offset:
         return False
-    await partition.delete_before(offset)
+    try:
+        await partition.delete_before(offset)
+    except NotLeader as error:
+        raise Unavailable(f"some letters may have been moved already: {error}") from error
     return True
 
 

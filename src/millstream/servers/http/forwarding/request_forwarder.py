@@ -45,7 +45,7 @@ from millstream.protocols.peer.messages.forward import (
 )
 from millstream.servers.http.routing.operations import (
     TAKEOVER_SECONDS,
-    TAKEOVERS_MAX,
+    TAKEOVER_SECONDS_MAX,
     HttpOperation,
 )
 from millstream.servers.http.routing.recorded_body import RecordedBody
@@ -225,7 +225,8 @@ class RequestForwarder:
         message: ForwardRequest,
         refusal: Refusal,
     ) -> Response | None:
-        redirects = takeovers = 0
+        redirects = 0
+        deadline = asyncio.get_running_loop().time() + TAKEOVER_SECONDS_MAX
         while True:
             stream = await self._peers.stream(
                 responsible_node(refusal),
@@ -248,9 +249,8 @@ class RequestForwarder:
             named = responsible_node(refusal)
             if named == self._node_id:
                 return None
-            if named == asked and takeovers < TAKEOVERS_MAX:
+            if named == asked and asyncio.get_running_loop().time() < deadline:
                 # It was elected a moment ago, and has not taken over yet.
-                takeovers += 1
                 await asyncio.sleep(TAKEOVER_SECONDS)
                 continue
             if not self.may_forward(refusal) or redirects == REDIRECTS_MAX:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from millstream.broker.state.coordinators import Coordinators
 from millstream.broker.state.internal_partitions import InternalPartition
 from millstream.errors import MalformedRequest, MillstreamError, NotLeader, Unavailable
-from millstream.servers.http.routing.operations import TAKEOVER_SECONDS, TAKEOVERS_MAX
+from millstream.servers.http.routing.operations import TAKEOVER_SECONDS, TAKEOVER_SECONDS_MAX
 from millstream.servers.http.routing.request import FORWARDED, HttpRequest
 
 T = TypeVar("T")
@@ -63,15 +63,14 @@ async def ask_coordinators(
 
 async def retried(collect: Callable[[], Awaitable[T]]) -> T:
     """Return a result, if need be after an election."""
-    attempts = 0
+    deadline = asyncio.get_running_loop().time() + TAKEOVER_SECONDS_MAX
     while True:
         try:
             return await collect()
         except Unavailable:
-            if attempts == TAKEOVERS_MAX:
+            if asyncio.get_running_loop().time() >= deadline:
                 raise
-            attempts += 1
-            await asyncio.sleep(TAKEOVER_SECONDS)
+        await asyncio.sleep(TAKEOVER_SECONDS)
 
 
 async def gather_parts(asked: Mapping[int, Awaitable[T]]) -> list[T]:

@@ -57,14 +57,14 @@ class PageCursor(NamedTuple):
 class CoordinatorPosition(NamedTuple):
     """The position of a publisher in the list of one coordinator."""
 
-    partition: int
-    """The internal partition."""
+    coordinator: int
+    """The number of the internal partition."""
     not_before: int
     digest: str
     """A hash of its name: names may be long."""
 
     def __str__(self) -> str:
-        return f"{self.partition}-{-self.not_before}-{self.digest}"
+        return f"{self.coordinator}-{-self.not_before}-{self.digest}"
 
 
 async def list_pipelines(request: HttpRequest) -> Response:
@@ -96,12 +96,12 @@ async def _list_of_cluster(request: HttpRequest, query: PipelinesQuery) -> Pipel
     lists: dict[int, list[tuple[CoordinatorPosition, PipelineShape]]] = {}
     for shape in (shape for part in parts for shape in part.pipelines):
         position = _read_position(str(shape.position))
-        lists.setdefault(position.partition, []).append((position, shape))
+        lists.setdefault(position.coordinator, []).append((position, shape))
     merged = list(heapq.merge(*lists.values(), key=lambda entry: entry[1].age_ms))
     shown = merged[: query.limit]
     is_more = len(merged) > len(shown) or any(part.next is not None for part in parts)
     for position, shape in shown:
-        after[position.partition] = position
+        after[position.coordinator] = position
         shape.position = UNSET
     return PipelinesAnswer(
         pipelines=[shape for _, shape in shown],
@@ -143,7 +143,7 @@ def _read_positions(text: str) -> dict[int, CoordinatorPosition]:
     if not text:
         return {}
     positions = [_read_position(part) for part in text.removeprefix(POSITIONS_PREFIX).split(".")]
-    return {position.partition: position for position in positions}
+    return {position.coordinator: position for position in positions}
 
 
 def _read_position(text: str) -> CoordinatorPosition:

@@ -51,7 +51,7 @@ from millstream.servers.http.routing.late_metadata import is_known_by_now
 from millstream.servers.http.routing.operations import (
     LIMITED_PREFIX,
     TAKEOVER_SECONDS,
-    TAKEOVERS_MAX,
+    TAKEOVER_SECONDS_MAX,
     UNTHROTTLED_PATHS,
     Handler,
     HttpOperation,
@@ -305,7 +305,7 @@ async def _respond_in_cluster(
     """
     body = request.record_body()
     may_forward = operation.is_forwarded and FORWARDED not in request.scope
-    attempts = 0
+    deadline = asyncio.get_running_loop().time() + TAKEOVER_SECONDS_MAX
     is_started = False
 
     def send_response(message: Message) -> Awaitable[None]:
@@ -325,16 +325,14 @@ async def _respond_in_cluster(
                     await response(request.scope, request.receive, send)
                     return
             # Nobody is responsible now, or this node was elected a moment ago.
-            if attempts == TAKEOVERS_MAX:
+            if asyncio.get_running_loop().time() >= deadline:
                 raise
-            attempts += 1
             await asyncio.sleep(TAKEOVER_SECONDS)
         except (
             CoordinatorLoading
         ):  # Nothing was done; a node that was just elected reads its state.
-            if is_started or attempts == TAKEOVERS_MAX:
+            if is_started or asyncio.get_running_loop().time() >= deadline:
                 raise
-            attempts += 1
             await asyncio.sleep(TAKEOVER_SECONDS)
         except (UnknownTopic, UnknownQueue) as unknown:
             if is_started or not await is_known_by_now(request, unknown):

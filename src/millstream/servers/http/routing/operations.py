@@ -24,9 +24,9 @@ UNTHROTTLED_PATHS = frozenset({"/v1/quotas"})
 """Paths that are charged but never refused: a client that a quota has locked out can still change
 it."""
 
-TAKEOVERS_MAX = 20
+TAKEOVER_SECONDS_MAX = 2.0
 TAKEOVER_SECONDS = 0.1
-"""How often, and at which interval, a request is tried again for which no node is responsible now,
+"""How long, and at which interval, a request is tried again for which no node is responsible now,
 or whose node says so of itself and refuses: an election takes a moment."""
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]

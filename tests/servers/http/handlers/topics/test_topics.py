@@ -125,6 +125,7 @@ def test_a_topic_that_was_never_used_is_empty(topic: Topic) -> None:
             "leader": 1,
             "isr": [1],
             "replicas": [1],
+            "stale": False,
         }
     ]
 
