@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import DamagedRecords, MillstreamError
+from tests.cluster.forwarding.cluster_http import send
 from tests.cluster.local_cluster import LocalCluster, local_cluster, until
 from tests.cluster.replication.damage import (
     SMALL_SEGMENTS,
@@ -204,3 +206,31 @@ async def test_the_only_replica_is_not_taken_for_an_empty_one(tmp_path: Path):
         await until(lambda: cluster.leader_of("t") == 1)
         await fill(cluster, "t", 3)
         assert seen(cluster, 1, "t") == expected(3)
+
+
+@in_loop
+async def test_http_readers_of_a_damaged_leader_get_an_error_and_then_every_record(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", RECORDS)
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        flip_bit(segment_files(directory_of(cluster, leader, "t"))[1], 300)
+        damaged = segment_files(directory_of(cluster, leader, "t"))[1]
+        first = int(damaged.stem)
+        path = f"/v1/topics/t/records?partition=0&from={first}"
+        statuses = [(await send(cluster, leader, "GET", path)).status]
+        await until(lambda: not cluster.partition(leader, "t").log.damage)
+        statuses.append((await send(cluster, leader, "GET", path)).status)
+        assert statuses in ([500, 200], [200, 200])
+        count, offset = 0, 0
+        while offset < RECORDS:
+            answer = await send(
+                cluster, leader, "GET", f"/v1/topics/t/records?partition=0&from={offset}"
+            )
+            page = json.loads(answer.body)
+            assert answer.status == 200
+            assert page["next"] > offset
+            count += len(page["records"])
+            offset = page["next"]
+        assert count == RECORDS
