@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.clock import Timer, Timers
 from millstream.config.schema import LogConfig
-from millstream.errors import Busy, LogClosed, MillstreamError, Stopping
+from millstream.errors import Busy, LogClosed, MillstreamError, NotLeader, Stopping
 from millstream.storage.compaction.cleaner import CleanerResult
 from millstream.storage.compaction.plan import (
     RECLAIM_MS_MAX,
@@ -202,8 +202,8 @@ class Maintenance:
         """Run work on a log; failures are logged and counted."""
         try:
             await work(await self.opener(name))
-        except (Stopping, LogClosed, Busy):
-            pass  # The log or the store is closing, or another run cleans it already.
+        except (Stopping, LogClosed, Busy, NotLeader):
+            pass  # It is closing, another run cleans it already, or it is another node's.
         except MillstreamError as error:
             self.counters.failures += 1
             logger.warning("maintenance of %s: %s", name, error)

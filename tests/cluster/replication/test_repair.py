@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import DamagedRecords, MillstreamError
+from tests.cluster.forwarding.cluster_http import send
 from tests.cluster.local_cluster import LocalCluster, local_cluster, until
 from tests.cluster.replication.damage import (
     SMALL_SEGMENTS,
@@ -152,7 +153,7 @@ LOSSES = [delete_directory, delete_last, shorten_last, None]
 
 
 @in_loop
-@pytest.mark.parametrize("damage", LOSSES, ids=["directory", "last", "end", "older copy"])
+@pytest.mark.parametrize("damage", LOSSES, ids=["directory", "last", "end", "older-copy"])
 async def test_a_node_that_lost_records_is_not_elected_before_it_is_repaired(
     tmp_path: Path, damage: Callable[[Path], None] | None
 ):
@@ -165,7 +166,9 @@ async def test_a_node_that_lost_records_is_not_elected_before_it_is_repaired(
         await cluster.start_node(follower)
         await fill(cluster, "t", 40, first=20)
         await until_equal(cluster, "t", expected(60))
-        await asyncio.gather(*(cluster.stop_node(node) for node in list(cluster.nodes)))
+        # The last one to stop is in the ISR of every partition.
+        for node_id in sorted(cluster.nodes, key=lambda node_id: node_id == follower):
+            await cluster.stop_node(node_id)
         if damage is None:
             copy_directory(tmp_path / "older", directory_of(cluster, follower, "t"))
         else:
@@ -204,3 +207,31 @@ async def test_the_only_replica_is_not_taken_for_an_empty_one(tmp_path: Path):
         await until(lambda: cluster.leader_of("t") == 1)
         await fill(cluster, "t", 3)
         assert seen(cluster, 1, "t") == expected(3)
+
+
+@in_loop
+async def test_http_readers_of_a_damaged_leader_get_an_error_and_then_every_record(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", RECORDS)
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        flip_bit(segment_files(directory_of(cluster, leader, "t"))[1], 300)
+        damaged = segment_files(directory_of(cluster, leader, "t"))[1]
+        first = int(damaged.stem)
+        path = f"/v1/topics/t/records?partition=0&from={first}"
+        statuses = [(await send(cluster, leader, "GET", path)).status]
+        await until(lambda: not cluster.partition(leader, "t").log.damage)
+        statuses.append((await send(cluster, leader, "GET", path)).status)
+        assert statuses in ([500, 200], [200, 200])
+        count, offset = 0, 0
+        while offset < RECORDS:
+            answer = await send(
+                cluster, leader, "GET", f"/v1/topics/t/records?partition=0&from={offset}"
+            )
+            page = json.loads(answer.body)
+            assert answer.status == 200
+            assert page["next"] > offset
+            count += len(page["records"])
+            offset = page["next"]
+        assert count == RECORDS

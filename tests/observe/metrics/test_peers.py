@@ -19,6 +19,7 @@ from millstream.observe.metrics.peers import (
     listed_peer_requests,
     listed_peers,
 )
+from millstream.observe.metrics.replication import REPLICA_LAGS, REPLICATION
 from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.handshake import Purpose
 from millstream.protocols.peer.messages.forward import ForwardRequest
@@ -37,7 +38,8 @@ def told(server, pool):
         (PEER_CALLS, listed_peer_calls(pool)),
         (PEERS, listed_peers(pool)),
     )
-    peers = tuple(section for section in CLUSTER_SECTIONS if section is not FORWARDS)
+    others = (FORWARDS, REPLICATION, REPLICA_LAGS)
+    peers = tuple(section for section in CLUSTER_SECTIONS if section not in others)
     assert tuple(section for section, _ in listed) == peers
     return parsed("".join(text for section, sources in listed for text in section.text(sources)))
 

@@ -259,9 +259,12 @@ class LocalReplica:
         if state is None or context.node_id not in state.replicas:
             self._leave()
             return
-        was_present, self.is_present = self.is_present, True
         if state.is_counted(context.node_id):
             self._lacks_records = False
+        elif self.follower is None:
+            # Before it is shown as present. A follower that is late later on may still be read.
+            self._lacks_records = True
+        was_present, self.is_present = self.is_present, True
         await self.partition.open_log()
         if not was_present:
             self.partition.note_moved()
@@ -357,10 +360,9 @@ class LocalReplica:
                 return
         else:
             self._read_waiting(log)
-        is_counted = state.is_counted(context.node_id)
-        self._lacks_records = not is_counted
         if not self._has_looked:
             self._has_looked = True
+            is_counted = state.is_counted(context.node_id)
             is_known = is_counted or context.high_watermarks.get(self.key) is not None
             if not is_known and log.replication.durable_offset > log.start_offset:
                 self.is_unproved = True  # Somebody has put files here.
@@ -589,6 +591,7 @@ class LocalReplica:
     async def recover_end(self, last_base: int | None) -> None:
         """Remove what is damaged at the end of the log; its leader sends it again."""
         self.follower = None
+        self._lacks_records = True
         partition = self.partition
         if not partition.is_open:  # It cannot even be opened. Its leader has everything.
             await partition.remove_log()
@@ -605,6 +608,7 @@ class LocalReplica:
     async def cut_unproved(self, offset: int) -> None:
         """Remove what is from `offset` on, committed or not: the leader has it."""
         self.follower = None
+        self._lacks_records = True
         log = self.partition.log
         self.partition.producers.truncate(0)
         before = log.replication.durable_offset

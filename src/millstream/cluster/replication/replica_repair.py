@@ -168,6 +168,8 @@ class ReplicaRepair:
                 damage = await self._damage_of(replica)
                 step = next_repair(self._condition(replica, damage))
                 if step is RepairStep.NOTHING:
+                    if self._attempts.pop(replica.key, None) is not None:
+                        replica.problem = None
                     return
                 logger.warning("%s: repair: %s", replica, step.value)
                 await self._do(step, replica, damage)
@@ -205,7 +207,9 @@ class ReplicaRepair:
     def _condition(self, replica: LocalReplica, damage: DamagedSegments) -> ReplicaCondition:
         context, partition = self._context, replica.partition
         state = context.state.partitions.get(replica.key)
-        if state is None or context.node_id not in state.replicas:
+        if state is None or set(state.replicas) <= {context.node_id}:  # Nobody could help.
+            return ReplicaCondition(is_leader=False, has_leader=False, is_counted=False)
+        if context.node_id not in state.replicas:
             return ReplicaCondition(is_leader=False, has_leader=False, is_counted=False)
         is_open = partition.is_open
         has_leader = state.leader != context.node_id and state.leader in context.state.nodes

@@ -36,12 +36,12 @@ REPLICATION_METRICS: Sequence[MetricDeclaration[ReplicaManager]] = (
         lambda node: len(node.small_isrs()),
     ),
     gauge(
-        "millstream_replica_stopped_replicas",
+        "millstream_replica_stopped_partitions",
         "Replicas on this node that do not follow or lead as they should.",
         lambda node: len(node.problems()),
     ),
     gauge(
-        "millstream_replica_resyncing_replicas",
+        "millstream_replica_resyncing_partitions",
         "Replicas on this node that copy whole segments from other nodes.",
         lambda node: sum(1 for _ in node.resyncs()),
     ),
