@@ -52,6 +52,7 @@ async def test_a_damaged_sealed_segment_is_replaced_after_a_read(tmp_path: Path,
         leader = cluster.leader_of("t")
         assert leader is not None
         node_id = leader if is_leader else follower_of(cluster, "t")
+        await until_equal(cluster, "t", expected(RECORDS))
         flip_bit(segment_files(directory_of(cluster, node_id, "t"))[1], 300)
         assert "checksum" in read_all(cluster, node_id)
         await until(lambda: not cluster.partition(node_id, "t").log.damage)
@@ -141,7 +142,7 @@ async def test_what_was_damaged_while_a_node_was_down_is_repaired(
         await fill(cluster, "t", 5, first=RECORDS)
         await until_equal(cluster, "t", expected(RECORDS + 5))
         await until(lambda: files_are_equal(cluster, "t"))
-        assert not list(cluster.member(follower).problems())
+        await until(lambda: not cluster.member(follower).replicas.problems())
 
 
 def restore_older(cluster: LocalCluster, node_id: int) -> None:
