@@ -129,10 +129,7 @@ class LocalReplica:
         if self.leader is not None:
             return True
         state = self._context.state.partitions.get(self.key)
-        return self.is_present and state is not None and self._is_member(state)
-
-    def _is_member(self, state: ReplicationState) -> bool:
-        return state.member(self._context.node_id) is not None
+        return self.is_present and state is not None and state.is_counted(self._context.node_id)
 
     def check_end(self) -> None:
         """Raise unless this node leads, and shows readers everything that was committed."""
@@ -173,7 +170,7 @@ class LocalReplica:
             state is None
             or not self.is_present
             or self.leader is not None
-            or context.node_id not in state.isr_nodes
+            or not state.is_counted(context.node_id)
             or not context.membership.belief.is_valid(context.clock.monotonic())
         ):
             raise self._not_leader()
@@ -478,7 +475,7 @@ class LocalReplica:
             node
             for node in leader.state.replicas
             if node != leader.node
-            and leader.state.member(node) is not None
+            and leader.state.is_counted(node)
             and node in nodes
             and not nodes[node].is_stopping
         ]
