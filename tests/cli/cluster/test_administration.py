@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import Result
 
+from millstream import AsyncClient
+from millstream.errors import InvalidReplication
 from millstream.testing.broker import RunningBroker
 from tests.cli.commands import is_one_line, run
 from tests.cluster.forwarding.cluster_http import create, leader_of, others, url
@@ -215,6 +218,26 @@ async def test_a_new_node_gets_its_share_of_the_data(tmp_path: Path):
         assert any(replicas_of(cluster, "t", index) == [3] for index in range(6))
 
 
+@in_loop
+async def test_a_topic_is_created_with_as_many_replicas_as_asked_for(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        server = url(cluster, 2)
+
+        async def topic(*words: object) -> Result:
+            return await asyncio.to_thread(lambda: run("topic", *words, server=server))
+
+        assert (await topic("create", "t", "--replicas", "2")).exit_code == 0
+        assert len(replicas_of(cluster, "t")) == 2
+        refused = await topic("create", "u", "--replicas", "4")
+        assert refused.exit_code == 1
+        assert "between 1 and 3, the number of nodes, got 4" in refused.stderr
+        async with AsyncClient(server) as client:
+            await client.create_topic("t", replicas=2, partitions=2)  # It can be repeated.
+            with pytest.raises(InvalidReplication, match="created with 2, got 3"):
+                await client.create_topic("t", replicas=3)
+        assert len(replicas_of(cluster, "t", 1)) == 2
+
+
 def test_a_lone_node_is_shown_as_a_cluster_of_one(node: RunningBroker) -> None:
     run("topic", "create", "orders", server=node.url)
     result = run("cluster", "status", server=node.url)
@@ -222,6 +245,9 @@ def test_a_lone_node_is_shown_as_a_cluster_of_one(node: RunningBroker) -> None:
     assert ": 1 nodes, controller is node" in result.stdout
     listed = run("cluster", "partitions", "orders", "--json", server=node.url)
     assert [item["replicas"] for item in json.loads(listed.stdout)["partitions"]] == [[1]]
+    refused = run("topic", "create", "more", "--replicas", "2", server=node.url)
+    assert refused.exit_code == 1
+    assert "replication factor must be 1, got 2" in refused.stderr
     refused = run("cluster", "reassign", "orders", "--to", "1,2", server=node.url)
     assert refused.exit_code == 1
     assert is_one_line(refused.stderr)

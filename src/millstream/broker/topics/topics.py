@@ -113,6 +113,11 @@ class SharedTopics(Protocol):
 
     deleted: DeletedTopics
 
+    @property
+    def default_replicas(self) -> int:
+        """Replicas of a topic that was created without a number."""
+        ...
+
     def check(self, name: str, config: TopicConfig) -> None:
         """Raise unless the cluster can replicate a topic with this config."""
         ...
@@ -517,18 +522,22 @@ class Topics:
         name: str,
         *,
         partitions: int | None = None,
+        replicas: int | None = None,
         changes: Sequence[ConfigChange] = (),
         is_create_only: bool = False,
     ) -> tuple[Topic, bool]:
         """Create a topic, or apply changes to an existing one; also return whether it is new.
 
         All of it is applied, durably, or nothing. Raises like `create`, with `TopicExists` only if
-        `is_create_only`; the partitions of an existing topic can be increased, not reduced.
+        `is_create_only`; the partitions of an existing topic can be increased, not reduced, and it
+        keeps its replicas.
         """
         _check_new(name, partitions)
         topic, is_new = await self._locks.run(
             name,
-            self._create_or_change(name, partitions, changes, is_create_only=is_create_only),
+            self._create_or_change(
+                name, partitions, replicas, changes, is_create_only=is_create_only
+            ),
         )
         if self._shared is not None:
             await self._shared.wait_until_led(topic)
@@ -538,6 +547,7 @@ class Topics:
         self,
         name: str,
         partitions: int | None,
+        replicas: int | None,
         changes: Sequence[ConfigChange],
         *,
         is_create_only: bool,
@@ -545,7 +555,15 @@ class Topics:
         topic = self._topics.get(name)
         if topic is None or is_create_only:
             config = self._parse({}).changed(changes)
-            return await self._create(name, partitions, config, None), True
+            replication = Replication(factor=replicas)
+            created = self._create(name, partitions, config, None, replication=replication)
+            return await created, True
+        if replicas not in (None, topic.row.replication_factor or self._default_replicas):
+            raise InvalidReplication(
+                f"replicas of topic {name!r} are changed by `millstream cluster reassign`; it was"
+                f" created with {topic.row.replication_factor or self._default_replicas}, got"
+                f" {replicas}"
+            )
         config = topic.config.changed(changes)
         self._check_successor(topic, config)
         count = topic.partition_count if partitions is None else partitions
@@ -794,6 +812,10 @@ class Topics:
         self._check_config(topic.name, config)
         for veto in self.vetoes:
             veto(topic, config)
+
+    @property
+    def _default_replicas(self) -> int:
+        return 1 if self._shared is None else self._shared.default_replicas
 
     def _check_replicas(self, row: TopicRow, first: int) -> None:
         """Raise unless the partitions from `first` on can have the replicas that the row wants."""

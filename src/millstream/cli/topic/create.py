@@ -30,6 +30,13 @@ from millstream.errors import TopicExists
     " increased.",
 )
 @click.option(
+    "--replicas",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of replicas of each partition, at most one per node. Later, `cluster reassign`"
+    " changes it.  [default: 3, or the number of nodes if that is less]",
+)
+@click.option(
     "--durability",
     type=click.Choice(["ephemeral", "memory", "disk", "fsync"]),
     help="Durability class: when a record is acknowledged.",
@@ -76,6 +83,7 @@ def create(
     *,
     name: str,
     partitions: int | None,
+    replicas: int | None,
     durability: str | None,
     retention_ms: int | None,
     retention_bytes: int | None,
@@ -105,6 +113,7 @@ def create(
         pairs,
         hint="--config",
         partitions=partitions,
+        replicas=replicas,
         durability=durability,
         retention_ms=retention_ms,
         retention_bytes=retention_bytes,

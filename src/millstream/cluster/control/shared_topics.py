@@ -9,6 +9,7 @@ from millstream.broker.topics.configs.topic_config import TopicConfig
 from millstream.broker.topics.deleted_topics import DeletedTopics
 from millstream.broker.topics.topic import Topic, TopicRow
 from millstream.cluster.control.cluster_state import ClusterState, PartitionId
+from millstream.cluster.control.replication_factor import default_factor
 from millstream.config.schema import Durability
 from millstream.errors import InvalidAssignment, InvalidConfig, InvalidReplication
 
@@ -22,6 +23,11 @@ class ClusterTopics:
     def __init__(self, state: ClusterState, deleted: DeletedTopics) -> None:
         self.deleted = deleted
         self._state = state
+
+    @property
+    def default_replicas(self) -> int:
+        """Replicas of a topic that was created without a number."""
+        return default_factor(len(self._state.nodes))
 
     def check(self, name: str, config: TopicConfig) -> None:
         """Raise unless the cluster can replicate a topic with this config."""

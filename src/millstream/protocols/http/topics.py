@@ -11,6 +11,7 @@ from millstream.protocols.http.records import GapShape
 TOPICS_MAX = 1_000
 """Topics in one response."""
 
+REPLICAS_MAX = 1_000
 PARTITIONS_MAX = 100_000
 """The default limit of a node; a node may allow fewer."""
 
@@ -50,6 +51,9 @@ class TopicBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
     partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)] | UnsetType = UNSET
     """Number of partitions; it can only grow."""
+    replicas: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] | UnsetType = UNSET
+    """Number of replicas of each partition of a new topic, at most one per node. An existing topic
+    keeps its replicas: `POST /v1/cluster/reassign` changes them."""
     durability: Literal["ephemeral", "memory", "disk", "fsync"] | UnsetType | None = UNSET
     """When an append is acknowledged: `millstream.durability`."""
     retention_ms: Limit | UnsetType | None = UNSET

@@ -104,6 +104,7 @@ class Client:
         name: str,
         *,
         partitions: int | None = None,
+        replicas: int | None = None,
         durability: str | None = None,
         retention_ms: int | None = None,
         retention_bytes: int | None = None,
@@ -117,10 +118,11 @@ class Client:
 
         Settings that are not given keep their value, or take the node's default in a new topic, so
         the call can be repeated. `configs` takes any topic config by its Kafka name; `None` resets
-        one to its default.
+        one to its default. `replicas` is for new topics of a cluster.
         """
         settings = {
             "partitions": partitions,
+            "replicas": replicas,
             "durability": durability,
             "retention_ms": retention_ms,
             "retention_bytes": retention_bytes,

@@ -49,11 +49,13 @@ async def put_topic(request: HttpRequest) -> Response:
     query = read_query(request, PutTopicQuery)
     body = await read_message(request, TopicBody, size_max=TOPIC_SIZE_MAX, is_optional=True)
     partitions = body.partitions if isinstance(body.partitions, int) else None
+    replicas = body.replicas if isinstance(body.replicas, int) else None
     topics, name = request.context.broker.topics, request.path_params["topic"]
     before = partition_count(topics, name)
     topic, is_new = await topics.put(
         name,
         partitions=partitions,
+        replicas=replicas,
         changes=changes_of(body),
         is_create_only=query.create_only,
     )
