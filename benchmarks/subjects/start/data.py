@@ -36,13 +36,18 @@ def make_segments(data: Path, count: int) -> None:
 def multiply_segment(directory: Path, count: int) -> None:
     """Give a log `count` segments that are all like its first, each with a seal of its own.
 
-    The batches in them name the offsets of the first: good for opening, and not for reading.
+    The batches in them name the offsets of the first: good for opening, and not for reading. Only
+    those of the last are right, because opening looks at them.
     """
     first = {suffix: directory / segment_file(0, suffix) for suffix in ("log", "index", "seal")}
     seal = decode_seal(first["seal"].read_bytes())
     for base in range(1, count):
-        for suffix in ("log", "index"):
-            (directory / segment_file(base, suffix)).hardlink_to(first[suffix])
+        if base < count - 1:
+            for suffix in ("log", "index"):
+                (directory / segment_file(base, suffix)).hardlink_to(first[suffix])
+        else:  # Without its index, which is built again.
+            batch = base.to_bytes(8, "big") + first["log"].read_bytes()[8:]
+            (directory / segment_file(base, "log")).write_bytes(batch)
         own = replace(seal, base_offset=base, next_offset=base + 1)
         (directory / segment_file(base, "seal")).write_bytes(encode_seal(own))
 

@@ -41,10 +41,16 @@ def isr_of(cluster: LocalCluster, topic: str) -> list[int]:
     return sorted(node.broker.admin.partition(topic, 0).isr)
 
 
-def is_whole(cluster: LocalCluster) -> bool:
+def is_whole(cluster: LocalCluster, but: str = "") -> bool:
     """Whether all partitions, internal ones too, have three replicas in sync."""
-    states = cluster.member(1).state.partitions
-    return len(states) >= 33 and all(len(state.isr) == 3 for state in states.values())
+    topics = cluster.nodes[1].broker.topics.all()
+    passed_over = {topic.id for topic in topics if topic.name == but}
+    states = [
+        state
+        for key, state in cluster.member(1).state.partitions.items()
+        if key.topic_id not in passed_over
+    ]
+    return len(states) >= 33 and all(len(state.isr) == 3 for state in states)
 
 
 @in_loop
@@ -90,8 +96,7 @@ async def test_a_partition_moves_with_its_records_while_it_is_written(tmp_path: 
                     values_of(cluster.partition(node_id, "t")) == ["a", "b", "c"]
                 )
             )
-        again = await told(cluster, before, *words)
-        assert again["moves"][0]["before"] == again["moves"][0]["after"] == target
+        assert (await told(cluster, before, *words))["moves"] == []  # It is there already.
 
 
 @in_loop
@@ -210,7 +215,7 @@ async def test_a_new_node_gets_its_share_of_the_data(tmp_path: Path):
     async with local_cluster(tmp_path, 2) as cluster:
         await create(cluster, "t", factor=1, partitions=6)
         await cluster.start_node(3)
-        await until(lambda: 3 in cluster.member(1).state.nodes)
+        await until(lambda: is_whole(cluster, but="t"))
         planned = await told(cluster, 1, "rebalance", "--dry-run")
         assert planned["moves"]
         assert all(len(move["after"]) == len(move["before"]) for move in planned["moves"])

@@ -137,7 +137,7 @@ def test_a_node_waits_for_etcd_says_so_and_lives_through_its_loss(
         # Read-only, and it says so: nothing is acknowledged that another node might not have.
         status, answer = await asked(node, RECORDS, record)
         assert status == 503
-        status, answer = await asked(node, RECORDS)
+        status, answer = await asked(node, f"{RECORDS}?stale=true")
         assert (status, len(answer["records"])) == (200, 1), answer
         await asyncio.to_thread(member.start)
         await until(lambda: ProblemCode.QUORUM_LOST not in codes(node))

@@ -32,6 +32,10 @@ async def request(
         return await client.connections(client.address).send(message, 40)
 
 
+def error_is_loading(answer: ClientResponse) -> bool:
+    return answer.status == 503 and b"coordinator_loading" in answer.body
+
+
 def coordinator_of(cluster: LocalCluster, node_id: int) -> int:
     return cluster.member(node_id).partitions.leader_of(InternalPartition(STREAMS))
 
@@ -43,6 +47,8 @@ async def streams_elsewhere(cluster: LocalCluster, count: int = 3) -> list[str]:
     for number in range(20):
         path = f"s{number}"
         answer = await request(cluster, 1 + number % 3, "PUT", path)
+        while error_is_loading(answer):  # The coordinator was elected a moment ago.
+            answer = await request(cluster, 1 + number % 3, "PUT", path)
         assert answer.status in (200, 201), answer.body
         await until(lambda path=path: cluster.leader_of(path) is not None)
         if leader_of(cluster, path) != coordinator_of(cluster, 1):

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream import Client
-from millstream.testing.cluster import RunningNode
+from millstream.testing.cluster import NodeFailed, RunningNode
 from millstream.testing.etcd import RunningEtcd, free_ports, running_etcd
 
 WAIT_SECONDS = 120.0
@@ -163,7 +163,7 @@ def test_a_lone_node_becomes_the_first_of_three_and_nothing_is_lost(
 
     # A node in the cluster does not take the directory as it is, and says what to do.
     join(first, etcd)
-    with pytest.raises(AssertionError, match="millstream cluster adopt"):
+    with pytest.raises(NodeFailed, match="millstream cluster adopt"):
         first.start()
     first.close()
     assert "Would adopt as node 1" in adopt(first, "--dry-run")

@@ -67,7 +67,12 @@ def test_any_json_reads_as_what_was_written(value: Any, indent: int | None) -> N
 def test_any_bytes_come_back_as_they_were_whichever_way_they_are_shown(data: bytes) -> None:
     shown = value_json(data)
     json.loads(shown)
-    assert value_bytes(msgspec.Raw(shown)) == data
+    back = value_bytes(msgspec.Raw(shown))
+    assert back is not None
+    if shown.startswith(b'{"base64"'):
+        assert back == data
+    else:  # White space around and between the tokens of JSON is not kept.
+        assert back.split() == data.split()
 
 
 @given(st.none() | st.binary(max_size=50))

@@ -298,6 +298,7 @@ OPERATIONS = (
                     "bytes": 9214,
                     "problem": None,
                     "followers": [{"node_id": 2, "end": 90, "lag_records": 0, "lag_ms": 0}],
+                    "resync": None,
                 }
             ],
             "next": None,
