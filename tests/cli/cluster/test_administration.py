@@ -141,7 +141,7 @@ async def test_a_removed_node_loses_its_replicas_and_gets_no_new_ones(tmp_path: 
         assert removed["replicas_left"] == 0
         states = cluster.member(1).state.partitions.values()
         assert not any(3 in state.replicas for state in states)
-        await create(cluster, "later", factor=2, partitions=3)
+        await cluster.create("later", partitions=3)
         assert all(3 not in replicas_of(cluster, "later", index) for index in range(3))
         kept = await command(cluster, 1, "remove", "3", "--cancel")
         assert kept.exit_code == 0
@@ -213,14 +213,14 @@ def values_of_or_none(cluster: LocalCluster, node_id: int) -> list[str] | None:
 @in_loop
 async def test_a_new_node_gets_its_share_of_the_data(tmp_path: Path):
     async with local_cluster(tmp_path, 2) as cluster:
-        await create(cluster, "t", factor=1, partitions=6)
+        await create(cluster, "t", factor=1, partitions=24)
         await cluster.start_node(3)
         await until(lambda: is_whole(cluster, but="t"))
         planned = await told(cluster, 1, "rebalance", "--dry-run")
         assert planned["moves"]
         assert all(len(move["after"]) == len(move["before"]) for move in planned["moves"])
         await told(cluster, 1, "rebalance")
-        assert any(replicas_of(cluster, "t", index) == [3] for index in range(6))
+        assert any(replicas_of(cluster, "t", index) == [3] for index in range(24))
 
 
 @in_loop
