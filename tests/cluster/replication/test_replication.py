@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.errors import NotLeader, NotLeaderAnymore, OutcomeUnknown
+from millstream.cluster.replication.local_replica import LocalReplica
+from millstream.errors import LogClosed, NotLeader, NotLeaderAnymore, OutcomeUnknown
 from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until, values_of
 from tests.in_loop import in_loop
 
@@ -104,3 +105,34 @@ async def test_acks_1_is_not_answered_after_the_lease(tmp_path: Path):
             await submit(partition, "late", is_early=True)
         cluster.heal(old)
         await asyncio.sleep(0)
+
+
+@in_loop
+async def test_a_failure_in_one_partition_does_not_end_the_isr_changes_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        follower = next(node_id for node_id in cluster.nodes if node_id != leader)
+        replicas = cluster.member(leader).replicas.replicas.values()
+        failures = 0
+
+        def fail() -> None:
+            nonlocal failures
+            failures += 1
+            raise LogClosed("it is not open")
+
+        def others() -> list[LocalReplica]:
+            return [r for r in replicas if r.leader is not None and r.topic.name != "t"]
+
+        await until(lambda: bool(others()))
+        monkeypatch.setattr(others()[0], "tick", fail)
+        await until(lambda: failures > 0)
+        partition = cluster.nodes[leader].broker.admin.partition
+        await cluster.stop_node(follower)
+        await until(lambda: follower not in partition("t", 0).isr)
+        await cluster.start_node(follower)
+        await until(lambda: follower in partition("t", 0).isr)
+        monkeypatch.undo()

@@ -32,6 +32,7 @@ from millstream.errors import (
     FencedLeaderEpoch,
     InvalidRequest,
     LeaderNotAvailable,
+    MillstreamError,
     NotEnoughReplicas,
     NotLeader,
     NotLeaderAnymore,
@@ -448,6 +449,10 @@ class LocalReplica:
         before = len(leader.state.isr)
         try:
             outcome = await context.proposer.propose(self.key, proposal)
+        except MillstreamError as error:
+            # Nobody knows whether it was made, so the leader has to wait for another revision.
+            logger.warning("%s: a change of the ISR failed: %s", self, error)
+            outcome = ProposalOutcome.UNKNOWN
         finally:
             self._is_proposing = False
         if outcome is ProposalOutcome.APPLIED:

@@ -277,8 +277,11 @@ class ReplicaManager:
     async def _save_high_watermarks(self) -> None:
         while True:
             await asyncio.sleep(HIGH_WATERMARKS_SECONDS)
-            await self._store_high_watermarks()
-            await self._remove_leftovers()
+            try:
+                await self._store_high_watermarks()
+                await self._remove_leftovers()
+            except Exception:  # It is tried again: without it, lost records are not noticed.
+                logger.exception("high watermarks were not stored")
 
     async def _remove_leftovers(self) -> None:
         """Remove the files of replicas that are on other nodes now."""
@@ -328,7 +331,15 @@ class ReplicaManager:
                     self._tick_now(replica)
 
     def _tick_now(self, replica: LocalReplica) -> None:
-        if (change := replica.tick()) is not None:
+        try:
+            change = replica.tick()
+        except MillstreamError as error:  # For example, its topic is just being deleted.
+            logger.debug("%s: followers were not looked at: %s", replica, error)
+            return
+        except Exception:  # A bug in one partition must not end the ISR changes of all.
+            logger.exception("%s: followers were not looked at", replica)
+            return
+        if change is not None:
             task = asyncio.get_running_loop().create_task(change)
             self._ticks.add(task)
             task.add_done_callback(self._ticks.discard)
