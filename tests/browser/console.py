@@ -149,11 +149,18 @@ def commit(joined: Consumer, topic: str, partition: int, offset: int) -> None:
     joined.commit(offsets=[place], asynchronous=False)
 
 
+KEY_ATTEMPTS_MAX = 20
+
+
 @contextmanager
 def typing(page: Page) -> Iterator[None]:
     """Focus the search field, and leave it afterwards."""
-    page.press("/")
-    page.until("document.activeElement.matches('[data-search]')")
+    is_focused = "document.activeElement.matches('[data-search]')"
+    for _ in range(KEY_ATTEMPTS_MAX):
+        page.press("/")  # Lost if the page draws itself again at this moment.
+        if page.run(f"new Promise(done => setTimeout(() => done({is_focused}), 100))"):
+            break
+    page.until(is_focused)
     yield
     page.run("document.activeElement.blur()")
 

@@ -34,6 +34,9 @@ ANY_PORT = Endpoint("127.0.0.1", 0)
 WAIT_SECONDS = 30.0
 """Limit of every wait: far longer than anything takes on a busy machine."""
 
+LONG_LEASE_MS = 10_000
+"""For tests in which no lease has to expire: a busy machine must not cost a node its partitions."""
+
 
 class LocalCluster:
     """Nodes by id."""

@@ -11,7 +11,7 @@ import pytest
 
 from millstream.errors import DamagedRecords, MillstreamError
 from tests.cluster.forwarding.cluster_http import send
-from tests.cluster.local_cluster import LocalCluster, local_cluster, until
+from tests.cluster.local_cluster import LONG_LEASE_MS, LocalCluster, local_cluster, until
 from tests.cluster.replication.damage import (
     SMALL_SEGMENTS,
     copy_directory,
@@ -46,7 +46,7 @@ def read_all(cluster: LocalCluster, node_id: int) -> str:
 @in_loop
 @pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
 async def test_a_damaged_sealed_segment_is_replaced_after_a_read(tmp_path: Path, is_leader: bool):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         await fill(cluster, "t", RECORDS)
         leader = cluster.leader_of("t")
@@ -65,7 +65,7 @@ async def test_a_damaged_sealed_segment_is_replaced_after_a_read(tmp_path: Path,
 
 @in_loop
 async def test_a_leader_with_a_damaged_growing_segment_hands_over_and_is_repaired(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         await fill(cluster, "t", RECORDS)
         leader = cluster.leader_of("t")
@@ -130,7 +130,7 @@ DAMAGES: list[Callable[[Path], None]] = [
 async def test_what_was_damaged_while_a_node_was_down_is_repaired(
     tmp_path: Path, damage: Callable[[Path], None]
 ):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         await fill(cluster, "t", RECORDS)
         await until_equal(cluster, "t", expected(RECORDS))
@@ -158,7 +158,7 @@ LOSSES = [delete_directory, delete_last, shorten_last, None]
 async def test_a_node_that_lost_records_is_not_elected_before_it_is_repaired(
     tmp_path: Path, damage: Callable[[Path], None] | None
 ):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         await fill(cluster, "t", 20)
         follower = follower_of(cluster, "t")
@@ -193,7 +193,7 @@ async def test_a_node_that_lost_records_is_not_elected_before_it_is_repaired(
 @in_loop
 async def test_the_only_replica_is_not_taken_for_an_empty_one(tmp_path: Path):
     """Nobody else has the records: an error, until an operator decides."""
-    async with local_cluster(tmp_path, 1) as cluster:
+    async with local_cluster(tmp_path, 1, lease_ttl_ms=LONG_LEASE_MS) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         await fill(cluster, "t", 20)
         await cluster.stop_node(1)
@@ -212,7 +212,7 @@ async def test_the_only_replica_is_not_taken_for_an_empty_one(tmp_path: Path):
 
 @in_loop
 async def test_http_readers_of_a_damaged_leader_get_an_error_and_then_every_record(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         await fill(cluster, "t", RECORDS)
         leader = cluster.leader_of("t")

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.cluster.replication import segment_copier
 from millstream.storage.replica.segment_resync import SegmentResync
-from tests.cluster.local_cluster import LocalCluster, local_cluster, until
+from tests.cluster.local_cluster import LONG_LEASE_MS, LocalCluster, local_cluster, until
 from tests.cluster.replication.damage import (
     SMALL_SEGMENTS,
     copy_directory,
@@ -43,7 +43,7 @@ async def lose_disk(cluster: LocalCluster, node_id: int) -> None:
 
 @in_loop
 async def test_a_node_with_an_empty_disk_copies_segments_and_joins(tmp_path: Path):
-    async with local_cluster(tmp_path, resync_bytes_min=1) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS, resync_bytes_min=1) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         await fill(cluster, "t", RECORDS)
         follower = follower_of(cluster, "t")
@@ -60,7 +60,7 @@ async def test_a_node_with_an_empty_disk_copies_segments_and_joins(tmp_path: Pat
 
 @in_loop
 async def test_a_short_distance_is_fetched_record_by_record(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         follower = follower_of(cluster, "t")
         await cluster.stop_node(follower)
@@ -73,7 +73,7 @@ async def test_a_short_distance_is_fetched_record_by_record(tmp_path: Path):
 
 @in_loop
 async def test_files_that_an_operator_copied_are_kept_if_their_digests_prove_them(tmp_path: Path):
-    async with local_cluster(tmp_path, resync_bytes_min=1) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS, resync_bytes_min=1) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         await fill(cluster, "t", RECORDS)
         leader, follower = cluster.leader_of("t"), follower_of(cluster, "t")
@@ -91,7 +91,7 @@ async def test_files_that_an_operator_copied_are_kept_if_their_digests_prove_the
 
 @in_loop
 async def test_files_of_another_log_are_replaced(tmp_path: Path):
-    async with local_cluster(tmp_path, resync_bytes_min=1) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS, resync_bytes_min=1) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         await cluster.create("other", configs=SMALL_SEGMENTS)
         await fill(cluster, "t", RECORDS)
@@ -108,7 +108,7 @@ async def test_files_of_another_log_are_replaced(tmp_path: Path):
 
 @in_loop
 async def test_a_copy_goes_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async with local_cluster(tmp_path, resync_bytes_min=1) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS, resync_bytes_min=1) as cluster:
         await cluster.create("t", configs={"segment.bytes": "40960"})
         await fill(cluster, "t", 300)
         follower = follower_of(cluster, "t")
@@ -144,7 +144,7 @@ async def test_a_chunk_that_is_not_what_the_manifest_says_is_never_installed(
             chunk[150] ^= 1
         return memoryview(chunk)
 
-    async with local_cluster(tmp_path, resync_bytes_min=1) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS, resync_bytes_min=1) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)
         await fill(cluster, "t", RECORDS)
         follower = follower_of(cluster, "t")
