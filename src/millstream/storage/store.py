@@ -253,6 +253,11 @@ class Store:
             with contextlib.suppress(OSError):
                 set_io_priority(priority)
 
+    def yield_to_syncs(self) -> None:
+        """Let syncs in flight proceed. For a loop that has more to do and does not become idle."""
+        if isinstance(self._syncer, KernelSyncer):
+            self._syncer.yield_to_syncs()
+
     @property
     def sync_backend(self) -> str:
         """Whether commits are synced by the kernel (asynchronous I/O) or by threads."""
