@@ -453,6 +453,10 @@ class LocalReplica:
             # Nobody knows whether it was made, so the leader has to wait for another revision.
             logger.warning("%s: a change of the ISR failed: %s", self, error)
             outcome = ProposalOutcome.UNKNOWN
+        except Exception:  # Else this leader would wait for the answer, and change no ISR again.
+            context.counters.internal_errors += 1
+            logger.exception("%s: a change of the ISR failed", self)
+            outcome = ProposalOutcome.UNKNOWN
         finally:
             self._is_proposing = False
         if outcome is ProposalOutcome.APPLIED:
@@ -635,7 +639,8 @@ class LocalReplica:
         await replication.resync.discard_parts()
         await self.partition.reopen()  # The producers of the copied batches are to be known.
         self.is_unproved = self.is_far_behind = False
-        self.slices_until = sealed_end
+        # What comes next is not finished yet, however much it is.
+        self.slices_until = max(sealed_end, self.partition.log.replication.durable_offset + 1)
         self.problem = None
         await self.begin_again()
 

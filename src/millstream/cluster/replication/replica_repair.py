@@ -270,7 +270,9 @@ class ReplicaRepair:
         page = await self._copier.manifest(replica.key, leader, epoch, first)
         if is_proved and page.sealed_bytes < self._policy.bytes_min:
             replica.is_far_behind = False
-            replica.slices_until = page.sealed_end
+            # Beyond the end of this replica in any case: if the leader has finished nothing behind
+            # it, the next slice would be taken for the beginning of a segment to copy again.
+            replica.slices_until = max(page.sealed_end, first + 1)
             return
         replica.resync = progress = ResyncProgress(leader, page.sealed_bytes)
         logger.info("%s: copying %d bytes from node %d", replica, page.sealed_bytes, leader)

@@ -125,6 +125,12 @@ REPLICATION_METRICS: Sequence[MetricDeclaration[ReplicaManager]] = (
         "Bytes of records that followers fetched from this node.",
         lambda node: node.context.counters.served_bytes,
     ),
+    counter(
+        "millstream_replica_internal_errors_total",
+        "Unexpected errors in the work of replicas, or when parts of this node were told of changes"
+        " of the cluster. Each is a bug, and has its stack in the log; everything else goes on.",
+        lambda node: node.context.counters.internal_errors + node.context.state.failed_callbacks,
+    ),
     gauge(
         "millstream_replica_without_quorum_seconds",
         "For how long the node has not been sure of its registration; 0 while it is.",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
+from pathlib import Path
 
 from confluent_kafka import (
     Consumer,
@@ -20,6 +22,17 @@ from tests.cluster.processes.reading import WAIT_SECONDS, read_topic
 PARTITIONS = 3
 TIMEOUT_MS = int(WAIT_SECONDS * 1000)
 PAUSE_SECONDS = 0.005
+
+
+def file_logger(path: Path) -> logging.Logger:
+    """Return a logger that writes to a file, for what a client has to say of a failure."""
+    logger = logging.getLogger(str(path))
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    return logger
 
 
 def check_stored(bootstrap: str, topic: str, acknowledged: list[bytes], sent: int) -> None:
@@ -155,12 +168,14 @@ def _until_done(call: object) -> None:
 class GroupLoad(Load):
     """A consumer of a group that commits what it has read. `protocol`: classic or consumer."""
 
-    def __init__(self, bootstrap: str, topic: str, protocol: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, protocol: str, logs: Path) -> None:
+        """`logs` is the directory for what the client logs."""
         super().__init__()
         self._bootstrap = bootstrap
         self._topic = topic
         self._protocol = protocol
         self._group = f"{topic}-{protocol}"
+        self._logger = file_logger(logs / f"{self._group}.log")
         self._seen: dict[tuple[int, int], bytes] = {}
         self._committed: dict[int, int] = {}
         """The greatest committed offset of each partition that was acknowledged."""
@@ -191,9 +206,10 @@ class GroupLoad(Load):
                 "group.protocol": self._protocol,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "log_level": 0,
+                "debug": "cgrp",
                 **settings,
-            }
+            },
+            logger=self._logger,
         )
 
     def _take(self, message: Message) -> None:
