@@ -182,6 +182,7 @@ class ClusterMember:
             rack=rack,
             started_ms=started_ms,
         )
+        await self.membership.wait_for_former_life(row)
         await disown_lost_replicas(self.replicas.context, broker.topics, broker.store)
         await self.membership.start(row)
         self.controller = ControllerLoop(

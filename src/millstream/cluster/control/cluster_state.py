@@ -113,6 +113,11 @@ class ClusterState:
                 check_version(entry.key, entry.value)
                 self._on_change(MetadataChange(entry.key, entry.value, entry.revision))
 
+    async def refresh_partitions(self) -> None:
+        """Read the states of all partitions: the watches may be late."""
+        for entry in await self._metadata.list(PARTITIONS_PREFIX):
+            self._on_change(MetadataChange(entry.key, entry.value, entry.revision))
+
     def close(self) -> None:
         """Stop following."""
         for watch in self._watches:

@@ -168,6 +168,7 @@ class ReplicaFetcher:
                 leader_epoch=fetch.leader_epoch,
                 fetch_offset=fetch.offset,
                 last_fetched_epoch=fetch.last_epoch,
+                revision=fetch.revision,
                 log_start=replica.partition.log.start_offset,
                 bytes_max=PARTITION_BYTES_MAX,
                 cleaned_offset=replica.partition.log.replication.cleaned_offset,
