@@ -34,6 +34,9 @@ class ClusterNode(Node):
         await self.start()
         await self.streams.close()
         self.internal = ElectedPartitions()
+        await self._open_coordinator()
+
+    async def _open_coordinator(self) -> None:
         self.all = StreamCoordinators(
             self.internal,
             self.topics,
@@ -44,6 +47,10 @@ class ClusterNode(Node):
             background=self.internal.background,
         )
         await self.all.open()
+
+    async def restart_coordinator(self) -> None:
+        await self.all.close()
+        await self._open_coordinator()
 
     async def make(self, path: str, request: CreateStream = TEXT) -> DurableStream:
         made, _ = await self.all.of(path).create(path, request, [], message_bytes_max=MIB)
@@ -173,7 +180,7 @@ async def test_readers_that_wait_are_woken_when_the_coordinator_is_deposed() -> 
 async def test_streams_expire_at_their_coordinator_only_and_never_early() -> None:
     async with a_node() as node:
         await node.make("a", CreateStream(content_type="text/plain", ttl_seconds=100))
-        await node.pass_time(60)
+        await node.pass_time(50)
         node.internal.depose(STREAMS)
         await node.pass_time(1_000)
         assert node.topics.find("a") is not None
@@ -182,6 +189,35 @@ async def test_streams_expire_at_their_coordinator_only_and_never_early() -> Non
         await node.pass_time(90)
         assert node.get("a").path == "a", "time without a coordinator does not count"
         await node.pass_time(30)
+        await node.pass_time(1)
+        with pytest.raises(UnknownStream):
+            node.get("a")
+
+
+@in_loop
+async def test_a_stream_that_nobody_uses_expires_however_often_its_coordinator_changes() -> None:
+    async with a_node() as node:
+        await node.make("a", CreateStream(content_type="text/plain", ttl_seconds=3_600))
+        for _ in range(5):
+            for _ in range(10):
+                await node.pass_time(60)
+            await move(node)
+            assert node.get("a").path == "a", "it was not used for at most 3,000 seconds"
+        for _ in range(20):
+            await node.pass_time(60)
+        with pytest.raises(UnknownStream):
+            node.get("a")
+
+
+@in_loop
+async def test_a_coordinator_that_stops_stores_how_long_streams_were_not_used() -> None:
+    async with a_node() as node:
+        await node.make("a", CreateStream(content_type="text/plain", ttl_seconds=100))
+        await node.pass_time(50)
+        await node.restart_coordinator()
+        await node.pass_time(49)
+        assert node.get("a").path == "a"
+        await node.pass_time(11)
         await node.pass_time(1)
         with pytest.raises(UnknownStream):
             node.get("a")
