@@ -731,6 +731,6 @@ async def test_no_request_stays_in_memory_after_it_ended():
                 await connection.call(request, timeout_s=SECONDS)
             assert server.listener.blocks.used_bytes <= before
             (protocol,) = server.listener.connections
-            assert protocol.call_count == 0
+            assert protocol.request_count == 0
         finally:
             gc.enable()
