@@ -48,14 +48,10 @@ class GroupsNode:
         self.partitions = ElectedPartitions(count=COUNT)
         self.remote = RemoteOffsetsFake()
         self.groups = GroupCoordinators(
-            self.partitions,
+            self.partitions.context(),
             FakeTopics("t"),
             config=CONFIG,
             config_of=lambda _: CONFIG,
-            log_config=self.partitions.store.log_config,
-            clock=self.partitions.clock,
-            timers=self.partitions.timers,
-            background=self.partitions.background,
             remote=self.remote,
         )
 

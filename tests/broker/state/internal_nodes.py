@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
+from millstream.broker.state.coordinators import CoordinatorContext
 from millstream.broker.state.internal_partitions import InternalPartition, LeadershipListener
 from millstream.config.schema import LogConfig
 from millstream.errors import MillstreamError, NotCoordinator, NotLeader, NotLeaderAnymore
@@ -88,6 +89,16 @@ class ElectedPartitions:
         self.has_lease = True
         self._count = count
         self._listeners: dict[str, LeadershipListener] = {}
+
+    def context(self) -> CoordinatorContext:
+        """Return what coordinators of these partitions need."""
+        return CoordinatorContext(
+            partitions=self,
+            log_config=self.store.log_config,
+            clock=self.clock,
+            timers=self.timers,
+            background=self.background,
+        )
 
     # The interface.
 

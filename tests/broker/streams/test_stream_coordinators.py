@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -38,13 +39,9 @@ class ClusterNode(Node):
 
     async def _open_coordinator(self) -> None:
         self.all = StreamCoordinators(
-            self.internal,
+            replace(self.internal.context(), clock=self.clock, timers=self.timers),
             self.topics,
-            log_config=self.internal.store.log_config,
-            clock=self.clock,
-            timers=self.timers,
             retention_clock=None,
-            background=self.internal.background,
         )
         await self.all.open()
 

@@ -85,16 +85,12 @@ class TransactionsNode:
         self.verifier = VerifierFake()
         self.groups = FakeGroups()
         self.transactions = TransactionCoordinators(
-            self.partitions,
+            self.partitions.context(),
             FakeTopics(("t", 0), ("t", 1)),
             self.groups,
             ProducerIds(FakeMetadata()),  # type: ignore[arg-type]
             config=BrokerConfig(publication_expiration_ms=EXPIRATION_MS),
-            log_config=self.partitions.store.log_config,
-            clock=self.partitions.clock,
             retention_clock=None,
-            timers=self.partitions.timers,
-            background=self.partitions.background,
             markers=self.markers,
             verifier=self.verifier,
         )

@@ -94,7 +94,7 @@ class DurableStreams:
 
     # Opening and closing.
 
-    async def open(self) -> None:
+    async def start(self) -> None:
         """Read all rows, and complete what a crash interrupted. The topics have to be open."""
         registry = self._registry
         lost: list[tuple[str, StreamRow, StoredStream]] = []
