@@ -166,6 +166,16 @@ class ElectedPartitions:
         if (listener := self._listeners.get(partition.name)) is not None:
             listener.deposed(partition)
 
+    async def take(self, partition: InternalPartition, epoch: int = 1) -> None:
+        """Let this node lead a partition, and return when it is loaded, or waits for something."""
+        self.elect(partition, epoch)
+        await turns()
+
+    async def lose(self, partition: InternalPartition, *, leader: int = 2) -> None:
+        """Let another node lead a partition, and return when nothing is left to do for that."""
+        self.depose(partition, leader=leader)
+        await turns()
+
 
 async def turns(count: int = 60) -> None:
     """Run the event loop until nothing that is ready is left."""

@@ -66,8 +66,7 @@ async def a_node() -> AsyncIterator[ClusterNode]:
     """A node that coordinates the streams."""
     node = ClusterNode()
     await node.begin()
-    node.internal.elect(STREAMS)
-    await turns()
+    await node.internal.take(STREAMS)
     try:
         yield node
     finally:
@@ -81,24 +80,20 @@ async def a_node() -> AsyncIterator[ClusterNode]:
 
 async def move(node: ClusterNode) -> None:
     """Let another node coordinate the streams for a while."""
-    node.internal.depose(STREAMS)
-    await turns()
-    node.internal.elect(STREAMS, epoch=3)
-    await turns()
+    await node.internal.lose(STREAMS)
+    await node.internal.take(STREAMS, epoch=3)
 
 
 @in_loop
 async def test_streams_are_refused_by_other_nodes_and_while_they_are_loaded() -> None:
     async with a_node() as node:
         await node.make("a")
-        node.internal.depose(STREAMS, leader=2)
-        await turns()
+        await node.internal.lose(STREAMS, leader=2)
         with pytest.raises(NotCoordinator) as refused:
             node.get("a")
         assert refused.value.coordinator == 2
         node.internal.opening = asyncio.Event()
-        node.internal.elect(STREAMS, epoch=2)
-        await turns()
+        await node.internal.take(STREAMS, epoch=2)
         with pytest.raises(CoordinatorLoading):
             node.get("a")
         node.internal.opening.set()
@@ -181,8 +176,7 @@ async def test_streams_expire_at_their_coordinator_only_and_never_early() -> Non
         node.internal.depose(STREAMS)
         await node.pass_time(1_000)
         assert node.topics.find("a") is not None
-        node.internal.elect(STREAMS, epoch=2)
-        await turns()
+        await node.internal.take(STREAMS, epoch=2)
         await node.pass_time(90)
         assert node.get("a").path == "a", "time without a coordinator does not count"
         await node.pass_time(30)
