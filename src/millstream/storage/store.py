@@ -27,7 +27,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
@@ -871,12 +870,7 @@ class Store:
         await asyncio.get_running_loop().run_in_executor(None, self.open)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -9,10 +9,9 @@ from millstream.cluster.repair import RepairStep
 from millstream.observe.metrics.metric import (
     LabelledSources,
     MetricDeclaration,
-    MetricKind,
-    MetricSample,
     MetricSection,
     counter,
+    counter_by,
     gauge,
 )
 
@@ -70,20 +69,13 @@ REPLICATION_METRICS: Sequence[MetricDeclaration[ReplicaManager]] = (
         "Copied segments that were thrown away, because they were not what the digest said.",
         lambda node: node.context.counters.resync_refusals,
     ),
-    MetricDeclaration(
-        name="millstream_replica_repair_steps_total",
-        kind=MetricKind.COUNTER,
-        help="Steps of repairs of replicas on this node: `disown` (it lacked records), `recover the"
+    counter_by(
+        "step",
+        (step.value for step in RepairStep if step is not RepairStep.NOTHING),
+        "millstream_replica_repair_steps_total",
+        "Steps of repairs of replicas on this node: `disown` (it lacked records), `recover the"
         " end`, `prove`, `replace` (damaged segments), `reopen`, `copy`, `hand over`.",
-        labels=("step",),
-        samples=tuple(
-            MetricSample(
-                labels=(step.value,),
-                read=lambda node, step=step: node.context.counters.repairs[step.value],  # type: ignore[misc]
-            )
-            for step in RepairStep
-            if step is not RepairStep.NOTHING
-        ),
+        lambda node, step: node.context.counters.repairs[step],
     ),
     counter(
         "millstream_replica_leader_changes_total",
