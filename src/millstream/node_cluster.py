@@ -142,6 +142,27 @@ async def check_adoption(metadata: LeasedMetadata, store: Store) -> None:
         )
 
 
+class PoolLinks:
+    """`PeerLinks` of the pool of a node."""
+
+    def __init__(self, peers: PeerPool, node_id: int) -> None:
+        self._peers = peers
+        self._node_id = node_id
+
+    def link(self, node_id: int) -> PeerLink:
+        breaker = self._peers.breaker_states().get(node_id)
+        return PeerLink(
+            drift_ms=0 if node_id == self._node_id else self._peers.drifts_ms().get(node_id),
+            breaker=None if breaker is None else breaker.value,
+        )
+
+    def trip(self, node_id: int) -> None:
+        self._peers.trip(node_id)
+
+    def reset(self, node_id: int) -> None:
+        self._peers.reset(node_id)
+
+
 class NodeCluster:
     """Cluster services of one node. Opened before its broker, started after its servers."""
 
@@ -189,7 +210,7 @@ class NodeCluster:
                 bytes_per_second=cluster.resync_bytes_per_second_max,
             ),
         )
-        self.member.administrator.link_to = self._link_to
+        self.member.administrator.links = PoolLinks(self.peers, config.broker.node_id)
         self.member.drifts_ms = self.peers.drifts_ms
         self.listener = PeerListener(
             self.identity,
@@ -303,13 +324,6 @@ class NodeCluster:
     def _address_of(self, node_id: int) -> Endpoint | None:
         row = self.member.state.nodes.get(node_id)
         return None if row is None else row.peer_endpoint
-
-    def _link_to(self, node_id: int) -> PeerLink:
-        breaker = self.peers.breaker_states().get(node_id)
-        return PeerLink(
-            drift_ms=0 if node_id == self.member.node_id else self.peers.drifts_ms().get(node_id),
-            breaker=None if breaker is None else breaker.value,
-        )
 
     def _on_node(self, node_id: int, row: NodeRow | None) -> None:
         """Begin again with a node that has left or was started again.

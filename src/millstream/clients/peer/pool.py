@@ -185,17 +185,27 @@ class PeerPool:
     # Peers.
 
     def trip(self, node_id: int) -> None:
-        """Send nothing to a node until `reset`."""
-        self._peer(node_id).breaker.trip(asyncio.get_running_loop().time())
+        """Send no more requests to a node until `reset`, even if it is started again.
+
+        Those in flight are finished: closing their connections would leave outcomes unknown.
+        """
+        self._peer(node_id).breaker.trip()
 
     def reset(self, node_id: int) -> None:
-        """Close the breaker of a node."""
-        self._peer(node_id).breaker.reset()
+        """Close the breaker of a node; it is called again at once, whatever happened before."""
+        peer = self._peer(node_id)
+        peer.breaker.reset()
+        for purpose_pool in peer.pools.values():
+            purpose_pool.forget_failures()
 
     def breaker_states(self) -> Mapping[int, BreakerState]:
         """Return the state of the breaker of each peer, by node id."""
         now = asyncio.get_running_loop().time()
         return {node_id: peer.breaker.state(now) for node_id, peer in self._peers.items()}
+
+    def openings(self) -> Mapping[int, int]:
+        """Return how often the breaker of each peer has opened, by node id."""
+        return {node_id: peer.breaker.opened_count for node_id, peer in self._peers.items()}
 
     def drifts_ms(self) -> Mapping[int, int]:
         """Return how far the clocks of the connected peers are ahead, by node id."""
@@ -210,10 +220,16 @@ class PeerPool:
         return sum(1 for peer in self._peers.values() for _ in peer.connections())
 
     def forget(self, node_id: int) -> None:
-        """Close the connections to a node that left the cluster."""
+        """Close the connections to a node that left the cluster, or was started again.
+
+        Its breaker is closed again, unless an operator tripped it: that ends with `reset` only.
+        """
         peer = self._peers.pop(node_id, None)
-        if peer is not None:
-            peer.close()
+        if peer is None:
+            return
+        peer.close()
+        if peer.breaker.is_tripped and not self._is_closed:
+            self._peers[node_id] = _Peer(self, node_id, peer.breaker)
 
     def close(self) -> None:
         """Close all connections. The outcome of requests in flight is unknown."""
@@ -329,6 +345,10 @@ class _PurposePool:
                     f" {len(usable)} connections"
                 )
             await self._connect(deadline)
+
+    def forget_failures(self) -> None:
+        """Let the next attempt to connect begin at once."""
+        self._failures, self._retry_at = 0, 0.0
 
     def _may_attempt(self) -> bool:
         return self._connecting is None and self._retry_at <= self._loop.time()
