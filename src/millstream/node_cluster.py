@@ -66,6 +66,7 @@ from millstream.servers.peer.peer_context import ConnectingPeer, PeerContext
 from millstream.servers.peer.read_handlers import PeerReadHandlers
 from millstream.storage.files.names import METADATA_FILE
 from millstream.storage.store import Store
+from millstream.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ async def open_cluster(
     *,
     clock: Clock,
     on_wait: Callable[[str | None], None],
+    tracer: Tracer | None = None,
 ) -> NodeCluster:
     """Connect to the metadata of the cluster, load its state, and listen for peers.
 
@@ -91,7 +93,7 @@ async def open_cluster(
         metadata = await _open_etcd(config, store, on_wait)
     try:
         await check_adoption(metadata, store)
-        cluster = NodeCluster(config, store, metadata, clock=clock)
+        cluster = NodeCluster(config, store, metadata, clock=clock, tracer=tracer)
         await cluster.open()
     except BaseException:
         await metadata.close()
@@ -174,6 +176,7 @@ class NodeCluster:
         *,
         clock: Clock,
         chance: Callable[[], float] = random.random,
+        tracer: Tracer | None = None,
     ) -> None:
         cluster = config.cluster
         self.config = config
@@ -193,6 +196,7 @@ class NodeCluster:
             hlc=self.hlc,
             random=chance,
             ssl_context=None if certificates is None else certificates.client_context,
+            tracer=tracer,
         )
         self.member = ClusterMember(
             metadata,
@@ -219,6 +223,7 @@ class NodeCluster:
             hlc=self.hlc,
             ssl_context=None if certificates is None else certificates.server_context,
             is_insecure=config.is_insecure,
+            tracer=tracer,
         )
         self.listener.serve(PeerFetchRequest, self._fetch)
         segments = self.member.replicas.segments

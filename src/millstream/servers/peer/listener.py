@@ -24,6 +24,7 @@ from millstream.servers.peer.peer_context import ConnectingPeer
 from millstream.servers.peer.peer_protocol import PeerProtocol
 from millstream.servers.peer.pending_call import PeerHandler
 from millstream.storage.disk.background_tasks import BackgroundTasks
+from millstream.tracing import Tracer
 
 SWEEP_SECONDS_MAX = 1.0
 """Longest interval at which deadlines are checked."""
@@ -48,6 +49,7 @@ class PeerListener:
         config: PeerConfig | None = None,
         ssl_context: ssl.SSLContext | None = None,
         is_insecure: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         """Create a listener that does not listen yet.
 
@@ -65,6 +67,7 @@ class PeerListener:
         """Handlers of requests, by the class of the request."""
         self.slow: set[PeerProtocol] = set()
         """Connections whose peers do not read as fast as responses are sent."""
+        self.tracer = tracer
         self.is_draining = False
         self._authorize = authorize
         self._clock = clock
