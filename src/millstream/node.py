@@ -226,7 +226,12 @@ class Node:
         from millstream.node_cluster import open_cluster  # noqa: PLC0415
 
         self._cluster = await open_cluster(
-            self.config, store, self._metadata, clock=self._clock, on_wait=self._note_wait
+            self.config,
+            store,
+            self._metadata,
+            clock=self._clock,
+            on_wait=self._note_wait,
+            tracer=None if self._export is None else self._export.tracer,
         )
         return self._cluster.member
 

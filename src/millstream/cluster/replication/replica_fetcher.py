@@ -57,7 +57,6 @@ class PeerCalls(Protocol):
         request: Any,
         *,
         timeout_s: float,
-        traceparent: str | None = None,
     ) -> Any:
         """Send a request to a node and return its response."""
         ...

@@ -51,6 +51,16 @@ class ReplicaLag(NamedTuple):
     is_in_sync: bool
 
 
+class LedPartition(NamedTuple):
+    """A partition that this node leads."""
+
+    partition: Partition
+    in_sync: int
+    """Replicas that have every committed record, the leader included."""
+    assigned: int
+    """Replicas that it should have, without those that are being removed."""
+
+
 class ReplicaManager:
     """The replicas of one node. Owned by one event loop."""
 
@@ -365,6 +375,14 @@ class ReplicaManager:
         for lag in self.lags():
             if not lag.is_in_sync and lag.node_id in self.context.state.nodes:
                 yield lag
+
+    def led_partitions(self) -> Iterator[LedPartition]:
+        """Yield the partitions that this node leads."""
+        for replica in self.replicas.values():
+            if (leader := replica.leader) is not None:
+                yield LedPartition(
+                    replica.partition, len(leader.state.in_sync_nodes), len(leader.state.target)
+                )
 
     def lags(self) -> Iterator[ReplicaLag]:
         """Yield how far the replicas are that follow this node."""
