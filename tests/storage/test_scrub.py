@@ -22,7 +22,7 @@ from millstream.storage.files.scrub_file import (
     write_scrub_progress,
 )
 from millstream.storage.scrub import begin_pass, end_pass, is_ahead, is_pass_due
-from millstream.storage.segment import sealed_check
+from millstream.storage.segment import segment_check
 from millstream.storage.store import Store
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.manual_timers import ManualTimers
@@ -148,7 +148,7 @@ async def test_every_kind_of_damage_is_found_with_the_offsets_that_it_costs(
     window: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sealed_check, "WINDOW_BYTES", window)
+    monkeypatch.setattr(segment_check, "WINDOW_BYTES", window)
     disk = SimulatedFilesystem()
     await fill(disk, "a", "z", config=TEN_EACH)
     store = make_store(disk, config=TEN_EACH)

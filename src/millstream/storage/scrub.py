@@ -36,8 +36,8 @@ from millstream.storage.files.scrub_file import (
     write_scrub_progress,
 )
 from millstream.storage.log import Log
-from millstream.storage.segment.sealed_check import check_sealed_segment
 from millstream.storage.segment.segment import SealedSegment
+from millstream.storage.segment.segment_check import SegmentCheck, check_segment
 
 if TYPE_CHECKING:
     from millstream.storage.store import Store
@@ -225,9 +225,10 @@ class Scrubber:
         if self._store.now_ms() - self._saved_ms >= SAVE_MS:
             await self._save()
 
-    async def _check(self, segment: SealedSegment) -> list[DamagedRecords]:
-        check = partial(check_sealed_segment, segment, on_read=self._count)
-        return await self._background.run(check)
+    async def _check(self, segment: SealedSegment) -> Sequence[DamagedRecords]:
+        check = partial(check_segment, segment, on_read=self._count)
+        result: SegmentCheck = await self._background.run(check)
+        return result.damage
 
     def _count(self, size: int) -> None:
         """Count bytes that were read, and wait for their time to pass; called in the thread."""

@@ -1,4 +1,4 @@
-"""Check of a sealed segment against its seal, by positional reads.
+"""Check of a segment by positional reads: its batches, and its seal if it has one.
 
 A reader maps a sealed segment. If the disk cannot read a page of the map, the kernel kills the
 process, so a check that looks for bad sectors must not touch one. It reads windows of the file
@@ -10,6 +10,7 @@ What is found is what a reader of the same bytes would be told: each damaged ran
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from millstream.errors import CorruptBatch, DamagedRecords
 from millstream.records.batch import HEADER_SIZE, BatchHeader, decode_header
@@ -18,7 +19,7 @@ from millstream.storage.disk.page_cache import drop_from_page_cache
 from millstream.storage.files.seal import Seal, SegmentStats
 from millstream.storage.segment.damage import BatchPosition, find_next_batch
 from millstream.storage.segment.scan import check_batch_at
-from millstream.storage.segment.segment import SealedSegment
+from millstream.storage.segment.segment import GrowingSegment, SealedSegment
 
 WINDOW_BYTES = 1024 * 1024
 """Bytes that are read at once; more if a batch is larger."""
@@ -26,58 +27,99 @@ WINDOW_BYTES = 1024 * 1024
 RANGES_MAX = 100
 """Damaged ranges of one segment that are reported: as many as a log keeps."""
 
+ANY_OFFSET = 2**63 - 1
+
 OnRead = Callable[[int], None]
 """Called with a number of bytes after each read; may wait, or raise to end the check."""
 
 
-def check_sealed_segment(segment: SealedSegment, *, on_read: OnRead) -> list[DamagedRecords]:
-    """Read the `.log` of a sealed segment, and return its damage; empty if it is what was sealed.
+class SegmentCheck(NamedTuple):
+    """Result of the check of a segment, up to an offset."""
 
-    The index and the key index are not read: both are derived from the log if they are damaged.
+    damage: tuple[DamagedRecords, ...]
+    next_offset: int
+    """The end of the last batch that was read, as are the other fields."""
+    size: int
+    digest: bytes
+    """Equal for two segments exactly if they have the same bytes up to there. Without a meaning if
+    there is damage."""
+
+
+def check_segment(
+    segment: SealedSegment | GrowingSegment, *, end: int = ANY_OFFSET, on_read: OnRead
+) -> SegmentCheck:
+    """Read the batches of a segment before offset `end`, and return their digest and damage.
+
+    A sealed segment that is read to its end must be what was sealed. The index and the key index
+    are not read: both are derived from the log if they are damaged. A growing segment must not be
+    read beyond what is committed.
     """
-    damage: list[DamagedRecords] = []
     try:
         file = segment.log_directory.filesystem.open_readonly(segment.path)
         try:
-            damage.extend(_SealedCheck(segment, file, on_read).run())
+            return _Check(segment, file, end, on_read).run()
         finally:
             file.close()
     except OSError as error:
         # Which batches can be read does not matter: the disk fails under this file.
-        return [_unreadable(segment, error)]
-    return damage
+        damage = DamagedRecords(
+            segment.path,
+            f"cannot be read: {error.strerror or error}",
+            from_offset=segment.base_offset,
+            to_offset=segment.next_offset - 1,
+        )
+        return SegmentCheck((damage,), segment.base_offset, 0, b"")
 
 
-class _SealedCheck:
+class _Check:
     """Walks over the batches of a segment, one window of its file after the other."""
 
-    def __init__(self, segment: SealedSegment, file: File, on_read: OnRead) -> None:
+    def __init__(
+        self, segment: SealedSegment | GrowingSegment, file: File, end: int, on_read: OnRead
+    ) -> None:
         self._segment = segment
         self._file = file
+        # It may grow meanwhile.
+        self._size, self._next_offset = segment.size, segment.next_offset
+        self._end = end
         self._on_read = on_read
+        self._stats = SegmentStats(
+            segment.base_offset, leader_epoch=segment.leader_epoch, created_ms=0
+        )
         self._window = memoryview(b"")
         self._window_start = 0
 
-    def run(self) -> Iterator[DamagedRecords]:
+    def run(self) -> SegmentCheck:
+        """Check the segment."""
+        damage = tuple(self._damage())
+        stats = self._stats
+        return SegmentCheck(damage, stats.next_offset, stats.size, stats.digest)
+
+    def _damage(self) -> Iterator[DamagedRecords]:
         """Yield the damage of the segment, in order."""
-        segment = self._segment
-        stats = SegmentStats(segment.base_offset, leader_epoch=segment.leader_epoch, created_ms=0)
+        segment, stats = self._segment, self._stats
         at = BatchPosition(0, segment.base_offset)
         found = 0
-        while at.position < segment.size and at.offset is not None and found < RANGES_MAX:
+        while at.position < self._size and at.offset is not None and at.offset < self._end:
             try:
                 header = self._batch(at)
             except CorruptBatch as error:
                 found += 1
                 following = self._next_valid(at)
                 yield self._damaged(at, following, str(error))
+                if found == RANGES_MAX:
+                    return
                 at = following
                 continue
             start = at.position - self._window_start
             stats.add(header, header.size, self._window[start : start + HEADER_SIZE])
             at = BatchPosition(at.position + header.size, header.next_offset)
-        if not found and (difference := _difference(segment.seal, stats.seal(0))):
-            end = BatchPosition(segment.size, segment.next_offset)
+        is_whole = isinstance(segment, SealedSegment) and self._end >= self._next_offset
+        if found or not is_whole:
+            return
+        assert isinstance(segment, SealedSegment)
+        if difference := _difference(segment.seal, stats.seal(0)):
+            end = BatchPosition(self._size, self._next_offset)
             yield self._damaged(BatchPosition(0, segment.base_offset), end, difference)
 
     def _batch(self, at: BatchPosition) -> BatchHeader:
@@ -86,9 +128,7 @@ class _SealedCheck:
         self._load(at.position, HEADER_SIZE)
         start = at.position - self._window_start
         # A damaged length must not make the check read, or allocate, more than there is.
-        size = min(
-            decode_header(self._window, start).size, max(0, self._segment.size - at.position)
-        )
+        size = min(decode_header(self._window, start).size, max(0, self._size - at.position))
         self._load(at.position, size)
         start = at.position - self._window_start
         return check_batch_at(self._window, start, at.offset, self._segment.leader_epoch)
@@ -97,26 +137,23 @@ class _SealedCheck:
         """Make the window contain these bytes, if the file has them."""
         if position + size <= self._window_start + len(self._window):
             return
-        wanted = max(size, WINDOW_BYTES)
-        wanted = min(wanted, self._segment.size - position)
+        wanted = min(max(size, WINDOW_BYTES), self._size - position)
         data = self._file.read_at(position, wanted)
         drop_from_page_cache(self._file, position, len(data))
         self._window, self._window_start = memoryview(data), position
         self._on_read(len(data))
 
     def _next_valid(self, at: BatchPosition) -> BatchPosition:
-        segment = self._segment
-
         def view(first: int, last: int) -> memoryview:
-            last = min(last, segment.size)
+            last = min(last, self._size)
             return memoryview(self._file.read_at(first, max(0, last - first)))
 
-        end = BatchPosition(segment.size, segment.next_offset)
-        return find_next_batch(view, at, end=end, leader_epoch=segment.leader_epoch)
+        end = BatchPosition(self._size, self._next_offset)
+        return find_next_batch(view, at, end=end, leader_epoch=self._segment.leader_epoch)
 
     def _damaged(self, first: BatchPosition, end: BatchPosition, reason: str) -> DamagedRecords:
         assert first.offset is not None
-        next_offset = self._segment.next_offset if end.offset is None else end.offset
+        next_offset = self._next_offset if end.offset is None else end.offset
         return DamagedRecords(
             f"{self._segment.path}: byte {first.position}",
             reason,
@@ -132,15 +169,6 @@ def _difference(sealed: Seal, derived: Seal) -> str | None:
         if expected != actual:
             return f"{name} is {_plain(actual)}, its seal says {_plain(expected)}"
     return None
-
-
-def _unreadable(segment: SealedSegment, error: OSError) -> DamagedRecords:
-    return DamagedRecords(
-        segment.path,
-        f"cannot be read: {error.strerror or error}",
-        from_offset=segment.base_offset,
-        to_offset=segment.next_offset - 1,
-    )
 
 
 def _plain(value: object) -> object:
