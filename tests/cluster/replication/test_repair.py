@@ -68,6 +68,31 @@ async def test_a_damaged_sealed_segment_is_replaced_after_a_read(tmp_path: Path,
 
 
 @in_loop
+@pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
+async def test_damage_that_nobody_reads_is_found_by_a_scrub_and_repaired(
+    tmp_path: Path, is_leader: bool
+):
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", RECORDS)
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        node_id = leader if is_leader else follower_of(cluster, "t")
+        await until_equal(cluster, "t", expected(RECORDS))
+        flip_bit(segment_files(directory_of(cluster, node_id, "t"))[1], 300)
+        segment_files(directory_of(cluster, node_id, "t"))[2].unlink()
+        scrubber = cluster.nodes[node_id].broker.store.scrubber
+        await scrubber.run_once()
+        assert scrubber.counters.damaged_segments == 2
+        await until(lambda: not cluster.partition(node_id, "t").log.damage)
+        assert files_are_equal(cluster, "t")
+        assert cluster.leader_of("t") == leader
+        await until_equal(cluster, "t", expected(RECORDS))
+        await scrubber.run_once()
+        assert scrubber.counters.damaged_segments == 2, "all is well again"
+
+
+@in_loop
 async def test_a_leader_with_a_damaged_growing_segment_hands_over_and_is_repaired(tmp_path: Path):
     async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
         await cluster.create("t", configs=SMALL_SEGMENTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 PARTITIONS_PAGE_MAX = 1_000
 """Partitions in one response."""
@@ -187,6 +187,66 @@ class ReplicasAnswer(Struct, kw_only=True):
     node_id: int
     replicas: list[ReplicaShape]
     next: str | None
+
+
+class ReplicaSegmentsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The replica to check, and which part of it."""
+
+    node: Annotated[NodeId, Meta(description="The node whose replica is checked.")]
+    topic: TopicText
+    partition: PartitionIndex
+    from_: Annotated[
+        int,
+        Meta(ge=0, le=2**63 - 1, description="Begin with the segment that has this offset."),
+    ] = field(default=0, name="from")
+    until: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**63 - 1,
+            description="Stop before this offset, or at the high watermark if that is lower.",
+        ),
+    ] = 2**63 - 1
+
+
+class DamagedRangeShape(Struct, kw_only=True):
+    """Consecutive offsets whose records are damaged or missing."""
+
+    from_: int = field(name="from")
+    to: int
+    reason: str
+
+
+class CheckedSegmentShape(Struct, kw_only=True):
+    """A segment of a replica, after all its bytes were read; or a hole between two."""
+
+    base: int
+    """Its first offset."""
+    next: int
+    """The offset after the last one that was checked."""
+    generation: int
+    """How often it was cleaned."""
+    bytes: int
+    digest: str
+    """Equal on two nodes if both have the same bytes; without a meaning if there is damage."""
+    damage: list[DamagedRangeShape]
+
+
+class ReplicaSegmentsAnswer(Struct, kw_only=True):
+    """Segments of one replica, oldest first."""
+
+    node_id: int
+    topic: str
+    partition: int
+    is_leader: bool
+    is_cleaned: bool
+    """Whether segments may have been cleaned: then the bytes of replicas differ, and not their
+    records."""
+    first_live_offset: int
+    high_watermark: int
+    segments: list[CheckedSegmentShape]
+    next: int | None
+    """`from` of the next segments; null if these are the last."""
 
 
 class PartitionName(Struct, kw_only=True, forbid_unknown_fields=True):
