@@ -10,6 +10,7 @@ import pytest
 from millstream.errors import DiskFull
 from millstream.storage.log import Log
 from millstream.storage.replica.log_replication import LogReplication
+from millstream.storage.store import Store
 from tests.cluster.local_cluster import local_cluster, until
 from tests.cluster.replication.damage import (
     expected,
@@ -55,6 +56,33 @@ async def test_a_follower_whose_disk_fails_is_in_sync_again_when_its_log_can_be_
         await fill(cluster, "t", 5, first=5)
         await until_equal(cluster, "t", expected(10))
         assert cluster.leader_of("t") == leader
+
+
+@in_loop
+async def test_a_follower_that_could_not_open_its_log_tries_again_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        follower = follower_of(cluster, "t")
+        broken = cluster.nodes[follower].broker.store
+        make_log = Store._make_log
+        attempts = 0
+
+        def fail(self: Store, *args, **kwargs):
+            nonlocal attempts
+            if self is broken:
+                attempts += 1
+                raise OSError(errno.EIO, "the disk still fails")
+            return make_log(self, *args, **kwargs)
+
+        monkeypatch.setattr(Store, "_make_log", fail)
+        fail_disk(cluster.partition(follower, "t").log)
+        await until(lambda: attempts >= 4)
+        monkeypatch.setattr(Store, "_make_log", make_log)
+        await fill(cluster, "t", 5, first=5)
+        await until_equal(cluster, "t", expected(10))
 
 
 @in_loop

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cluster.circuit_breaker import BreakerLimits, BreakerState
 from millstream.cluster.replication.local_replica import LocalReplica
 from millstream.errors import LogClosed, NotLeader, NotLeaderAnymore, OutcomeUnknown
 from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until, values_of
@@ -136,3 +137,22 @@ async def test_a_failure_in_one_partition_does_not_end_the_isr_changes_of_others
         await cluster.start_node(follower)
         await until(lambda: follower in partition("t", 0).isr)
         monkeypatch.undo()
+
+
+@in_loop
+async def test_a_node_that_registers_again_fetches_at_once_from_those_who_refused_it(
+    tmp_path: Path,
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        follower = next(node for node in cluster.nodes if node != leader)
+        assert leader is not None
+        peers = cluster.nodes[follower]._cluster.peers
+        peers._limits = BreakerLimits(open_seconds=3600)
+        peers.forget(leader)  # The next connection has these limits.
+        cluster.connections[follower].disconnect()
+        await until(lambda: peers.breaker_states().get(leader) is BreakerState.OPEN)
+        cluster.connections[follower].reconnect()
+        await submit(cluster.partition(leader, "t"), "a")
+        await until(lambda: values_of(cluster.partition(follower, "t")) == ["a"])

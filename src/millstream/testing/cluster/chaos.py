@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,9 @@ HOLD_SECONDS_MIN = 0.5
 HOLD_SECONDS_MAX = 5.0
 """How long faults are held: shorter than a lease, and longer than two."""
 
+LEADER_SHARE = 0.5
+"""Share of the rounds whose fault strikes the leader of a partition that is written to."""
+
 SAME_SECONDS_MAX = 30.0
 """How long after healing replicas may differ."""
 
@@ -67,22 +71,37 @@ class Round(NamedTuple):
     number: int
     fault: str
     target: FaultTarget
+    strikes_leader: bool
+    """Whether the leader of a partition is struck instead of the node of the target."""
     hold_s: float
 
     def __str__(self) -> str:
-        place = f"node {self.target.node}, member {self.target.member}"
+        node = "leader" if self.strikes_leader else f"node {self.target.node}"
         direction = "+" if self.target.sign > 0 else "-"
-        return f"round {self.number}: {self.fault} ({place}, {direction}) for {self.hold_s:.1f} s"
+        place = f"{node}, member {self.target.member}, {direction}"
+        return f"round {self.number}: {self.fault} ({place}) for {self.hold_s:.1f} s"
 
 
 class RoundResult(NamedTuple):
     """How long clients and replicas took."""
 
     round: Round
-    pause_s: float
+    write_pause_s: float
     """The longest time in which a producer had no acknowledgement, from before the fault on."""
+    slowest_load: str
+    slowest_pause_s: float
+    """The longest time in which any load had no success, and which load that was."""
+    resumed_s: float
+    """From healing until all loads had gone on."""
     in_sync_s: float
-    """From healing until all loads went on and all replicas were in sync."""
+    """From healing until all replicas were in sync, and all loads had gone on."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.round}: producers paused {self.write_pause_s:.1f} s, {self.slowest_load}"
+            f" {self.slowest_pause_s:.1f} s; after healing, clients went on in"
+            f" {self.resumed_s:.1f} s, replicas were in sync in {self.in_sync_s:.1f} s"
+        )
 
 
 class ChaosFailed(AssertionError):
@@ -110,8 +129,9 @@ def plan_rounds(
         target = FaultTarget(
             node + 1, other + 1, chance.randrange(ETCD_MEMBERS), chance.choice((1, -1))
         )
+        strikes_leader = chance.random() < LEADER_SHARE
         hold_s = round(chance.uniform(HOLD_SECONDS_MIN, HOLD_SECONDS_MAX), 1)
-        planned.append(Round(number, kinds.pop(), target, hold_s))
+        planned.append(Round(number, kinds.pop(), target, strikes_leader, hold_s))
     return planned[first - 1 :]
 
 
@@ -164,9 +184,8 @@ def _run_checked(
         wait_for_more(loads)
         results = []
         for planned in rounds:
-            results.append(run_round(cluster, loads, planned))
-            pause_s, in_sync_s = results[-1][1:]
-            report(f"{planned}: producers paused {pause_s:.1f} s, healed in {in_sync_s:.1f} s")
+            results.append(run_round(cluster, loads, planned, topics[0]))
+            report(str(results[-1]))
     finally:
         for load in loads:
             load.is_stopping = True
@@ -199,21 +218,39 @@ def make_loads(cluster: RunningCluster, name: str) -> list[Load]:
     ]
 
 
-def run_round(cluster: RunningCluster, loads: Sequence[Load], planned: Round) -> RoundResult:
-    """Inject a fault, hold it, heal it, and wait until everything goes on."""
-    producers = [load for load in loads if isinstance(load, IdempotentLoad | AppendLoad)]
-    for load in producers:
+def run_round(
+    cluster: RunningCluster, loads: Sequence[Load], planned: Round, topic: str
+) -> RoundResult:
+    """Inject a fault, hold it, heal it, and wait until everything goes on.
+
+    `topic` is that whose leader is struck.
+    """
+    target = planned.target
+    if planned.strikes_leader:
+        leader = cluster.leader(topic, target.node % PARTITIONS)
+        other = target.node if leader == target.other else target.other
+        target = target._replace(node=leader, other=other)
+    for load in loads:
         load.take_pause()
     try:
-        FAULTS[planned.fault](cluster, planned.target)
+        FAULTS[planned.fault](cluster, target)
         time.sleep(planned.hold_s)
     finally:
         cluster.heal()
     healed = time.monotonic()
     wait_for_more(loads)
+    resumed = time.monotonic()
     cluster.wait_until_in_sync()
+    in_sync = time.monotonic()
+    pauses = [(load.take_pause(), load) for load in loads]
+    slowest_s, slowest = max(pauses, key=itemgetter(0))
     return RoundResult(
-        planned, max(load.take_pause() for load in producers), time.monotonic() - healed
+        planned,
+        max(pause for pause, load in pauses if isinstance(load, IdempotentLoad | AppendLoad)),
+        str(slowest),
+        slowest_s,
+        resumed - healed,
+        in_sync - healed,
     )
 
 
@@ -254,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(f"FAILED {error}")
         _print(f"data and logs are in {directory}")
         return 1
-    pauses = sorted(result.pause_s for result in results)
+    pauses = sorted(result.write_pause_s for result in results)
     _print(
         f"seed {options.seed}: {len(results)} rounds in {time.monotonic() - began:.0f} s;"
         f" producers paused {pauses[len(pauses) // 2]:.1f} s (median), {pauses[-1]:.1f} s (longest)"

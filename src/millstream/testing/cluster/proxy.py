@@ -24,6 +24,7 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -79,6 +80,7 @@ class Network:
 
     def __init__(self, seed: int = 0) -> None:
         self._rules: dict[tuple[str, str], LinkRule] = {}
+        self._held: Counter[tuple[str, str]] = Counter()
         self._random = random.Random(seed)  # noqa: S311 - chooses what is late.
         self._changed = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
@@ -117,6 +119,10 @@ class Network:
         """Return the rule for bytes from `source` to `target`."""
         return self._rules.get((source, target), OPEN)
 
+    def held(self, source: str, target: str) -> int:
+        """Return how many bytes are at the head of their queues because of a cut."""
+        return self._held[source, target]
+
     async def _set_rules(
         self, rules: Mapping[tuple[str, str], LinkRule], *, is_added: bool
     ) -> None:
@@ -146,6 +152,8 @@ class Network:
                 name = source(int(writer.get_extra_info("peername")[1]))
                 await self._connect(_Side(reader, writer, name), target, target_name)
             except (OSError, LookupError):  # The source or the target is not there any more.
+                _reset(writer)
+            except asyncio.CancelledError:  # The network is closed; asyncio would report it.
                 _reset(writer)
             finally:
                 self._connections.discard(task)
@@ -208,12 +216,20 @@ class Network:
                 due, data = await chunks.get()
                 if (wait := due - time.monotonic()) > 0:
                     await asyncio.sleep(wait)
-                await self._until_open(source, target.name)
+                if self.rule(source, target.name).is_cut:
+                    await self._hold(source, target.name, len(data))
                 target.writer.write(data)
                 await target.writer.drain()
                 chunks.task_done()
         except OSError:
             target.writer.close()  # Ends the pump in the other direction, and so the connection.
+
+    async def _hold(self, source: str, target: str, size: int) -> None:
+        self._held[source, target] += size
+        try:
+            await self._until_open(source, target)
+        finally:
+            self._held[source, target] -= size
 
     async def _until_open(self, source: str, target: str) -> None:
         while self.rule(source, target).is_cut:
@@ -256,12 +272,12 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-def process_of_connection(port: int, pids: Mapping[str, int]) -> str:
-    """Return the name of the process that has a connection from `port` of the loopback address.
+def process_of_connection(port: int, target: int, pids: Mapping[str, int]) -> str:
+    """Return the name of the process that opened a connection from `port` to the port `target`.
 
-    Raises `LookupError` if none of the processes has it.
+    Both are ports of the loopback address. Raises `LookupError` if none of the processes has it.
     """
-    socket_link = f"socket:[{_inode_of_port(port)}]"
+    socket_link = f"socket:[{_inode(port, target)}]"
     for name, pid in pids.items():
         folder = f"/proc/{pid}/fd"
         try:
@@ -274,16 +290,16 @@ def process_of_connection(port: int, pids: Mapping[str, int]) -> str:
     raise LookupError(f"no node has a connection from port {port}")
 
 
-def _inode_of_port(port: int) -> str:
-    """Return the inode of the socket with this local port that is connected."""
+def _inode(port: int, target: int) -> str:
+    """Return the inode of the socket that is connected from `port` to `target`."""
+    ends = [f"0100007F:{end:04X}" for end in (port, target)]
     try:
         with open("/proc/net/tcp", encoding="ascii") as table:
             next(table)
             for line in table:
                 columns = line.split()
-                local, state, inode = columns[1], columns[3], columns[9]
-                if local == f"0100007F:{port:04X}" and state in _CONNECTED:
-                    return inode
+                if columns[1:3] == ends and columns[3] in _CONNECTED:
+                    return columns[9]
     except FileNotFoundError:
         raise NetworkFailed("the network of a test cluster needs Linux: no /proc/net/tcp") from None
     raise LookupError(f"nothing is connected from port {port}")

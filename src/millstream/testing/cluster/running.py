@@ -234,7 +234,7 @@ def _connect(
     sources: tuple[Callable[[int], str], ...] = (
         lambda _: CLIENTS,
         lambda _: CLIENTS,
-        partial(_connected_node, cluster),
+        partial(_connected_node, cluster, advertised[-1]),
     )
     for listener, port, source in zip(ports, advertised, sources, strict=True):
         network.add_proxy(port, ("127.0.0.1", listener), name, source)
@@ -247,10 +247,11 @@ def _connect(
     node.settings["cluster.etcd"] = ",".join(endpoints)
 
 
-def _connected_node(cluster: RunningCluster, port: int) -> str:
+def _connected_node(cluster: RunningCluster, target: int, port: int) -> str:
     """Return which node opened a connection to the peer listener of another one."""
     running = [node for node in cluster.nodes.values() if node.is_running]
-    return process_of_connection(port, {node_name(node.node_id): node.pid for node in running})
+    pids = {node_name(node.node_id): node.pid for node in running}
+    return process_of_connection(port, target, pids)
 
 
 def _chunks(ports: Sequence[int], size: int) -> list[Sequence[int]]:
