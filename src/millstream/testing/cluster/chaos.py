@@ -240,7 +240,7 @@ def run_round(
     healed = time.monotonic()
     wait_for_more(loads)
     resumed = time.monotonic()
-    cluster.wait_until_in_sync()
+    cluster.wait_until_caught_up()
     in_sync = time.monotonic()
     pauses = [(load.take_pause(), load) for load in loads]
     slowest_s, slowest = max(pauses, key=itemgetter(0))

@@ -54,7 +54,7 @@ def restart_all(cluster: RunningCluster, _target: FaultTarget) -> None:
     for node in cluster.nodes.values():
         node.stop()
         node.start()
-        cluster.wait_until_in_sync()
+        cluster.wait_until_caught_up()
 
 
 # The network.
@@ -132,7 +132,7 @@ def rejoin_old(cluster: RunningCluster, target: FaultTarget) -> None:
     node.stop()
     shutil.copytree(node.data, copy)
     node.start()
-    cluster.wait_until_in_sync()
+    cluster.wait_until_caught_up()
     node.kill()
     shutil.rmtree(node.data)
     copy.rename(node.data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -131,18 +132,39 @@ class RunningCluster:
                 raise NodeFailed(f"not in sync after {seconds:g} s: {', '.join(behind[:10])}")
             time.sleep(_POLL_SECONDS)
 
-    def _out_of_sync(self) -> list[str]:
+    def wait_until_caught_up(self, seconds: float = HEAL_SECONDS_MAX) -> None:
+        """Wait until each replica of all partitions was in sync once, since this was called.
+
+        Unlike `wait_until_in_sync` this also ends on a busy machine under load, where now one
+        replica is late for a moment, and now another.
+        """
+        deadline = time.monotonic() + seconds
+        seen: defaultdict[str, set[int]] = defaultdict(set)
+        while behind := self._out_of_sync(seen):
+            if time.monotonic() > deadline:
+                raise NodeFailed(f"not caught up after {seconds:g} s: {', '.join(behind[:10])}")
+            time.sleep(_POLL_SECONDS)
+
+    def _out_of_sync(self, seen: defaultdict[str, set[int]] | None = None) -> list[str]:
+        """Return the partitions with replicas that are not in sync, and were not `seen` so."""
         try:
             topics = self._describe(None)
         except MillstreamError as error:
             return [str(error)]
-        return [
-            f"{topic.name}-{partition.partition_index} (leader {partition.leader_id},"
-            f" replicas {list(partition.replica_nodes)}, in sync {list(partition.isr_nodes)})"
-            for topic in topics
-            for partition in topic.partitions
-            if partition.leader_id < 0 or set(partition.isr_nodes) != set(partition.replica_nodes)
-        ]
+        behind = []
+        for topic in topics:
+            for partition in topic.partitions:
+                name = f"{topic.name}-{partition.partition_index}"
+                in_sync = set(partition.isr_nodes)
+                if seen is not None:
+                    seen[name] |= in_sync
+                    in_sync |= seen[name]
+                if partition.leader_id < 0 or not in_sync >= set(partition.replica_nodes):
+                    behind.append(
+                        f"{name} (leader {partition.leader_id}, replicas"
+                        f" {list(partition.replica_nodes)}, in sync {list(partition.isr_nodes)})"
+                    )
+        return behind
 
     def _describe(self, names: Sequence[str] | None) -> Sequence[MetadataResponseTopic]:
         with KafkaClient(self.bootstrap, timeout_s=_CALL_SECONDS_MAX) as client:
