@@ -339,6 +339,11 @@ class NodeCluster:
         broker_epoch = 0 if row is None else row.broker_epoch
         if self._broker_epochs.get(node_id, 0) != broker_epoch:
             self._broker_epochs[node_id] = broker_epoch
+            if node_id == self.member.node_id:
+                # Others have refused this node while it was not registered. Their breakers would
+                # keep it from fetching long after it is.
+                for other in self.member.state.nodes:
+                    self.peers.forget(other)
             self.peers.forget(node_id)
             self.listener.recheck()
 

@@ -9,11 +9,16 @@ import pytest
 
 from millstream.clients.kafka.client import KafkaClient
 from millstream.testing.cluster import RunningCluster
+from millstream.testing.cluster.loads.confluent import (
+    PARTITIONS,
+    GroupLoad,
+    IdempotentLoad,
+    TransactionLoad,
+)
+from millstream.testing.cluster.loads.http import AppendLoad, QueueLoad, WatchLoad
+from millstream.testing.cluster.loads.load import Load, wait_for_more
 
-from .loads.confluent import PARTITIONS, GroupLoad, IdempotentLoad, TransactionLoad
-from .loads.http import AppendLoad, QueueLoad, WatchLoad
-from .loads.kafkajs import KafkaJsLoad
-from .loads.load import Load, wait_for_more
+from .kafkajs import KafkaJsLoad
 
 ROUNDS = 30 if os.environ.get("MILLSTREAM_LONG") else 1
 """Each with three kills: of the leader, of another node, of all nodes."""

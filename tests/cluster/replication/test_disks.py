@@ -17,6 +17,7 @@ from millstream.errors import DiskFull
 from millstream.storage.inspect.damaged_segments import NO_DAMAGE
 from millstream.storage.log import Log
 from millstream.storage.replica.log_replication import LogReplication
+from millstream.storage.store import Store
 from tests.cluster.local_cluster import local_cluster, until
 from tests.cluster.replication.damage import (
     expected,
@@ -105,6 +106,33 @@ async def test_a_replica_that_is_not_in_the_isr_says_that_it_lost_its_end_before
         replica.is_disowned = True
         condition = manager.repair._condition(replica, NO_DAMAGE)
         assert next_repair(condition) is RepairStep.RECOVER_END
+
+
+@in_loop
+async def test_a_follower_that_could_not_open_its_log_tries_again_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        follower = follower_of(cluster, "t")
+        broken = cluster.nodes[follower].broker.store
+        make_log = Store._make_log
+        attempts = 0
+
+        def fail(self: Store, *args, **kwargs):
+            nonlocal attempts
+            if self is broken:
+                attempts += 1
+                raise OSError(errno.EIO, "the disk still fails")
+            return make_log(self, *args, **kwargs)
+
+        monkeypatch.setattr(Store, "_make_log", fail)
+        fail_disk(cluster.partition(follower, "t").log)
+        await until(lambda: attempts >= 4)
+        monkeypatch.setattr(Store, "_make_log", make_log)
+        await fill(cluster, "t", 5, first=5)
+        await until_equal(cluster, "t", expected(10))
 
 
 @in_loop

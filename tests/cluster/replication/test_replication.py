@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cluster.circuit_breaker import BreakerLimits, BreakerState
 from millstream.cluster.replication.local_replica import LocalReplica
 from millstream.errors import LogClosed, NotLeader, NotLeaderAnymore, OutcomeUnknown
 from tests.cluster.local_cluster import (
@@ -184,3 +185,22 @@ def is_member(replica: LocalReplica, node_id: int) -> bool:
     return (
         member is not None and progress is not None and member.broker_epoch == progress.broker_epoch
     )
+
+
+@in_loop
+async def test_a_node_that_registers_again_fetches_at_once_from_those_who_refused_it(
+    tmp_path: Path,
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        follower = next(node for node in cluster.nodes if node != leader)
+        assert leader is not None
+        peers = cluster.nodes[follower]._cluster.peers
+        peers._limits = BreakerLimits(open_seconds=3600)
+        peers.forget(leader)  # The next connection has these limits.
+        cluster.connections[follower].disconnect()
+        await until(lambda: peers.breaker_states().get(leader) is BreakerState.OPEN)
+        cluster.connections[follower].reconnect()
+        await submit(cluster.partition(leader, "t"), "a")
+        await until(lambda: values_of(cluster.partition(follower, "t")) == ["a"])

@@ -41,13 +41,15 @@ async function main () {
   await consumer.run({
     autoCommitInterval: 200,
     eachMessage: async ({ partition, message }) => {
-      print({ read: message.value.toString(), partition, offset: Number(message.offset) })
+      const value = message.value.toString()
+      print({ kind: 'read', value, partition, offset: Number(message.offset) })
     },
   })
   for (let number = 0; !isStopping; number++) {
     const message = { value: String(number), partition: number % PARTITIONS }
-    await producer.send({ topic, acks: -1, messages: [message] })
-    print({ acknowledged: String(number) })
+    const [placed] = await producer.send({ topic, acks: -1, messages: [message] })
+    const offset = Number(placed.baseOffset)
+    print({ kind: 'acknowledged', value: message.value, partition: message.partition, offset })
     await pause(10)
   }
   await producer.disconnect()
