@@ -58,4 +58,6 @@ def _lines(seed: int) -> list[str]:
 def test_many_seeds_and_explorations_are_command_lines():
     assert run("--seeds", "0-3").stdout.startswith("4 seeds, 0 violations, ")
     assert "is_exhausted=True" in run("--explore", "1/1/1", "--crashes", "0").stdout
+    losses = ("--record-losses", "1", "--end-losses", "1")
+    assert "is_exhausted=True" in run("--explore", "1/1/1", *losses).stdout
     assert run().returncode == 2

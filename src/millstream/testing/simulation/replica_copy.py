@@ -50,7 +50,7 @@ def _copied(item: Any) -> Any:
 def freeze(replica: SimulatedReplica, *, has_revisions: bool) -> Hashable:
     """Return everything on which the behaviour of a replica depends, apart from time.
 
-    `has_revisions` tells whether it depends on the revisions that followers know.
+    `has_revisions` tells whether it depends on the states that followers know.
     """
     machine = replica.machine
     role: Hashable = None
@@ -93,6 +93,7 @@ def freeze(replica: SimulatedReplica, *, has_revisions: bool) -> Hashable:
         replica.epochs,
         replica.high_watermark,
         replica.lease.is_valid(0.0),
+        replica.state if has_revisions else None,
         role,
     )
 

@@ -693,8 +693,7 @@ class Simulation:
             self._say(f"node {node.id} is paused")
             node.paused_until = self._now + self._random.uniform(0.2, 4.0)
         elif kind < 0.92:
-            if self._is_whole():
-                self._on(node, node.life, self._lose_end)
+            self._on(node, node.life, self._lose_end)
         else:
             self._reassign()
 
@@ -764,6 +763,8 @@ class Simulation:
         """Let a follower that runs find that its last records are lost."""
         replica = node.replica
         if replica.follower is None or not replica.log or replica.state is None:
+            return
+        if not self._is_whole():  # Asked now: the node may have been paused.
             return
         self._counts["record losses"] += 1
         kept = self._random.randrange(len(replica.log))
