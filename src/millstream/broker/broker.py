@@ -301,6 +301,7 @@ class Broker:
         upkeep.config_of = self.topics.log_config_of
         self.store.start_maintenance(self.timers)
         stack.push_async_callback(upkeep.stop)
+        stack.push_async_callback(self.store.scrubber.stop)
 
     async def close(self) -> None:
         """Stop in reverse order; every log is committed and sealed."""

@@ -16,8 +16,7 @@ from millstream.clients.kafka.client import KafkaClient
 from millstream.spark import source_cache
 from millstream.spark.session import running_session
 from millstream.testing.cluster import RunningCluster
-
-from .reading import WAIT_SECONDS, read_topic
+from millstream.testing.cluster.reading import WAIT_SECONDS, read_topic
 
 # Queries of tests are short: optimizing compilation would take half of their time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

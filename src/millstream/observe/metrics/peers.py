@@ -200,6 +200,7 @@ class PeerStatus:
     """One peer, as this node sees it."""
 
     breaker: BreakerState
+    openings: int
     drift_ms: int
 
 
@@ -208,8 +209,14 @@ PEER_METRICS: Sequence[MetricDeclaration[PeerStatus]] = (
         "state",
         (state.value for state in BreakerState),
         "millstream_peer_breaker_flag",
-        "1 for the state of the circuit breaker of a peer: `closed`, `open`, `half_open`.",
+        "1 for the state of the circuit breaker of a peer: `closed`, `open`, `half_open`, or"
+        " `tripped` by an operator.",
         lambda peer, state: peer.breaker.value == state,
+    ),
+    counter(
+        "millstream_peer_breaker_openings_total",
+        "How often the circuit breaker of a peer has opened since the peer was started.",
+        lambda peer: peer.openings,
     ),
     gauge(
         "millstream_peer_clock_drift_seconds",
@@ -238,8 +245,8 @@ def listed_peer_calls(pool: PeerPool) -> LabelledSources[Counter[str]]:
 
 def listed_peers(pool: PeerPool) -> LabelledSources[PeerStatus]:
     """Return every peer that this node has called, by its id."""
-    drifts_ms = pool.drifts_ms()
+    drifts_ms, openings = pool.drifts_ms(), pool.openings()
     return [
-        ((str(node_id),), PeerStatus(state, drifts_ms.get(node_id, 0)))
+        ((str(node_id),), PeerStatus(state, openings[node_id], drifts_ms.get(node_id, 0)))
         for node_id, state in sorted(pool.breaker_states().items())
     ]

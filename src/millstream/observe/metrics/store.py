@@ -282,7 +282,7 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
     ),
     gauge(
         "millstream_store_damaged_logs",
-        "Logs in which damage was found, when the data was opened or by a reader.",
+        "Logs in which damage was found, when the data was opened, by a reader or by a scrub.",
         lambda store: len(store.damage()),
     ),
     counter(
@@ -294,6 +294,26 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
         "millstream_store_upkeep_failures_total",
         "Failures of maintenance on one log; the run continues with the others.",
         lambda store: store.maintenance.counters.failures,
+    ),
+    counter(
+        "millstream_store_scrubbed_bytes_total",
+        "Bytes of finished segments that scrubs have read and checked.",
+        lambda store: store.scrubber.counters.bytes,
+    ),
+    counter(
+        "millstream_store_scrub_damaged_segments_total",
+        "Finished segments that a scrub found damaged.",
+        lambda store: store.scrubber.counters.damaged_segments,
+    ),
+    counter(
+        "millstream_store_scrub_failures_total",
+        "Logs that a scrub could not check; it continues with the others.",
+        lambda store: store.scrubber.counters.failures,
+    ),
+    gauge(
+        "millstream_store_scrub_pass_age_seconds",
+        "Time since the last complete scrub of all data ended, or since the first one began.",
+        lambda store: store.scrubber.pass_age_seconds,
     ),
     gauge_by(
         "backend",

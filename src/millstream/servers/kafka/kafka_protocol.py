@@ -20,6 +20,7 @@ from millstream.errors import MalformedRequest, MillstreamError
 from millstream.records.batch import Bytes
 from millstream.servers.frame_connection import FrameConnection
 from millstream.servers.frame_receiver import FrameReceiver
+from millstream.servers.kafka.backlogs import ARRIVAL_REQUESTS_MAX, TURN_REQUESTS_MAX
 from millstream.servers.kafka.fast_produce import PendingFastProduce
 from millstream.servers.kafka.pending_request import PendingRequest
 
@@ -118,7 +119,7 @@ class KafkaProtocol(FrameConnection):
             self._has_sent_request = True
             self._frame_started_at = None
             if not self._is_in_turn:
-                self._process_backlog(self._listener.backlogs.requests_at_arrival())
+                self._begin_backlog()
         if receiver.is_within_frame:
             if self._frame_started_at is None:
                 self._frame_started_at = self._loop.time()
@@ -130,6 +131,20 @@ class KafkaProtocol(FrameConnection):
         return not self._throttled_until and not self._listener.is_draining
 
     # Requests.
+
+    def _begin_backlog(self) -> None:
+        """Start requests outside a turn, or wait for one if that would delay other connections."""
+        backlogs = self._listener.backlogs
+        if backlogs.is_empty:
+            self._process_backlog(TURN_REQUESTS_MAX)
+        elif not self._receiver.has_more_frames_than(ARRIVAL_REQUESTS_MAX):
+            backlogs.note_arrival()
+            self._process_backlog(ARRIVAL_REQUESTS_MAX)
+        elif self._may_begin():
+            self._is_in_turn = True
+            backlogs.add(self)
+        else:
+            self._receiver.copy_backlog()
 
     def _process_backlog(self, count_max: int) -> None:
         """Start at most `count_max` requests, and leave others to a later turn of the loop."""
@@ -189,7 +204,7 @@ class KafkaProtocol(FrameConnection):
 
     def _continue(self) -> None:
         if self._receiver.has_backlog and not self._is_in_turn:
-            self._process_backlog(self._listener.backlogs.requests_at_arrival())
+            self._begin_backlog()
         self._update_flow_control()
 
     # Throttling.
@@ -252,7 +267,7 @@ class KafkaProtocol(FrameConnection):
             self._held_bytes -= freed
             self._listener.response_memory.held_bytes -= freed
         if self._receiver.has_backlog and not self._is_in_turn:
-            self._process_backlog(self._listener.backlogs.requests_at_arrival())
+            self._begin_backlog()
         if not self._is_reading:
             self._update_flow_control()
         if self._listener.is_draining:

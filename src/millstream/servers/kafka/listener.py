@@ -51,7 +51,7 @@ class KafkaListener(FrameListener[KafkaProtocol]):
         self.config = config or KafkaConfig()
         self.counters = KafkaCounters()
         self.blocks = BlockPool(bytes_max=self.config.receive_bytes_max)
-        self.backlogs = Backlogs()
+        self.backlogs = Backlogs(broker.store.yield_to_syncs)
         self.fetch_sessions = FetchSessions(self.config.fetch_sessions_max)
         self.response_memory = ResponseMemory(
             bytes_max=self.config.responses_bytes_max, fetch_sessions=self.fetch_sessions

@@ -24,6 +24,7 @@ from millstream.servers.peer.peer_context import ConnectingPeer
 from millstream.servers.peer.peer_protocol import PeerProtocol
 from millstream.servers.peer.pending_call import PeerHandler
 from millstream.storage.disk.background_tasks import BackgroundTasks
+from millstream.tracing import Tracer
 
 Authorize = Callable[[ConnectingPeer], PeerErrorCode]
 """Decides whether a node of the right cluster may connect: whether its id is registered, with this
@@ -48,6 +49,7 @@ class PeerListener(FrameListener[PeerProtocol]):
         config: PeerConfig | None = None,
         ssl_context: ssl.SSLContext | None = None,
         is_insecure: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         """Create a listener that does not listen yet.
 
@@ -65,6 +67,7 @@ class PeerListener(FrameListener[PeerProtocol]):
         """Handlers of requests, by the class of the request."""
         self.slow: set[PeerProtocol] = set()
         """Connections whose peers do not read as fast as responses are sent."""
+        self.tracer = tracer
         self._authorize = authorize
         self._clock = clock
         self._hlc = hlc

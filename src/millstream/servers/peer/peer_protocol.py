@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import MalformedRequest, UnsupportedVersion
 from millstream.protocols.kafka.codec.message import decode
 from millstream.protocols.kafka.codec.primitives import Buffer
-from millstream.protocols.peer.apis import ANNOUNCED, PEER_APIS
+from millstream.protocols.peer.apis import ANNOUNCED, PEER_APIS, PeerApi
 from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.frame import (
     FrameHeader,
@@ -34,11 +34,13 @@ from millstream.protocols.peer.handshake import (
     decode_handshake_request,
     encode_handshake,
 )
+from millstream.protocols.peer.messages.forward import ForwardRequest
 from millstream.servers.block_pool import ReceiveBlock
 from millstream.servers.frame_connection import FrameConnection
 from millstream.servers.frame_receiver import FrameReceiver
 from millstream.servers.peer.peer_context import ConnectingPeer, PeerContext
 from millstream.servers.peer.pending_call import PendingCall
+from millstream.tracing import Span, traced_as
 
 if TYPE_CHECKING:
     from millstream.config.schema import PeerConfig
@@ -219,8 +221,27 @@ class PeerProtocol(FrameConnection):
                 header.hlc,
                 header.traceparent,
             )
-            call.run(handler, request, context)
+            if header.traceparent is None:
+                call.run(handler, request, context)
+            else:
+                call.span = self._begin_span(api, peer, header.traceparent)
+                span = call.span
+                with traced_as(header.traceparent if span is None else span.traceparent):
+                    call.run(handler, request, context)
         return True
+
+    def _begin_span(self, api: PeerApi, peer: ConnectingPeer, traceparent: str) -> Span | None:
+        """Begin the span of a request whose caller is traced.
+
+        A forwarded HTTP request gets the span that all HTTP requests have.
+        """
+        tracer = self._listener.tracer
+        if tracer is None or api.request is ForwardRequest:
+            return None
+        span = tracer.begin(f"Peer {api.name}", traceparent)
+        if span is not None:
+            span.set_attribute("millstream.peer.node", peer.identity.node_id)
+        return span
 
     def _refusal_of(self, header: FrameHeader) -> tuple[PeerErrorCode, str] | None:
         """Return why a request is not started, if it is not."""
