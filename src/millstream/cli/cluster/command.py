@@ -16,6 +16,7 @@ VERBS = {
     "reassign": "millstream.cli.cluster.reassign:reassign",
     "rebalance": "millstream.cli.cluster.rebalance:rebalance",
     "remove": "millstream.cli.cluster.remove:remove",
+    "resync": "millstream.cli.cluster.resync:resync",
     "status": "millstream.cli.cluster.status:status",
 }
 
