@@ -545,6 +545,10 @@ def _offset_not_available(message: str, end: int) -> OffsetNotAvailable:
     return OffsetNotAvailable(message, end=end)
 
 
+class RecordsInRepair(Unavailable):
+    """The records are damaged on this node, and are being copied from another replica."""
+
+
 class OutOfHops(Unavailable):
     """A forwarded request has to be forwarded again, which is not allowed."""
 

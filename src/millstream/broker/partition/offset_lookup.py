@@ -8,7 +8,12 @@ from functools import partial
 from millstream.broker.partition.batch_opener import BatchOpener
 from millstream.broker.partition.reader import PartitionReader
 from millstream.broker.partition.results import OffsetAndTimestamp
-from millstream.errors import FencedLeaderEpoch, UnknownLeaderEpoch
+from millstream.errors import (
+    DamagedRecords,
+    FencedLeaderEpoch,
+    StorageFailed,
+    UnknownLeaderEpoch,
+)
 from millstream.records.batch import NO_TIMESTAMP
 from millstream.storage.log import Log
 from millstream.storage.segment.reader import TimestampedOffset
@@ -70,7 +75,11 @@ class OffsetLookup:
         self, find: Callable[[], TimestampedOffset | None], *, is_committed_only: bool
     ) -> OffsetAndTimestamp | None:
         end_offset = self._reader.end_offset(is_committed_only=is_committed_only)
-        record = await self._opener.run_large(find)
+        try:
+            record = await self._opener.run_large(find)
+        except (DamagedRecords, StorageFailed) as error:
+            self._reader.check_repair(error)
+            raise
         if record is None or record.offset >= end_offset:
             return None
         leader_epoch = self._log.partition.epoch_at(record.offset)

@@ -140,6 +140,9 @@ class Partition:
     def offsets(self) -> OffsetLookup:
         return self._usable().offsets
 
+    def _awaits_repair(self) -> bool:
+        return self._replica is not None and self._replica.awaits_repair()
+
     def _usable(self) -> _OpenPartition:
         """Return the parts for clients, or raise the reason why they cannot be used."""
         if self._replica is not None and self._refusal is None:
@@ -285,6 +288,7 @@ class Partition:
             undecided=recovered.undecided,
             prefetcher=self._store.prefetcher,
             opener=self.opener,
+            awaits_repair=self._awaits_repair,
         )
         self._opened = _OpenPartition(
             log,

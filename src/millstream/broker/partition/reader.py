@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -12,7 +12,13 @@ from millstream.broker.partition.batch_opener import BatchOpener
 from millstream.broker.partition.batch_reader import FirstBatchCache, read_batches
 from millstream.broker.partition.producers.states import ProducerStates
 from millstream.broker.partition.results import FetchResult, PartitionDescription
-from millstream.errors import DamagedRecords, MillstreamError, OffsetOutOfRange
+from millstream.errors import (
+    DamagedRecords,
+    MillstreamError,
+    OffsetOutOfRange,
+    RecordsInRepair,
+    StorageFailed,
+)
 from millstream.records.record import Gap
 from millstream.storage.log import Log
 from millstream.storage.prefetch import ColdRange, Prefetcher
@@ -36,13 +42,16 @@ class PartitionReader:
         undecided: Sequence[DamagedRecords] = (),
         prefetcher: Prefetcher,
         opener: BatchOpener,
+        awaits_repair: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`awaits_repair` tells whether damage that a reader has met is repaired soon."""
         self._log = log
         self._states = states
         self._undecided = undecided
         """Ranges before damage in which it is unknown which records are committed."""
         self._prefetcher = prefetcher
         self._opener = opener
+        self._awaits_repair = awaits_repair
         self._first_batch = FirstBatchCache()
 
     # Offsets.
@@ -115,8 +124,9 @@ class PartitionReader:
         offset: with `is_early`, a producer may know of records that readers do not see yet.
 
         Raises `OffsetOutOfRange` if retention has deleted the records at `offset`, and
-        `DamagedRecords` if they are damaged. Records that a client deleted are skipped silently:
-        they were deleted so that nobody sees them.
+        `DamagedRecords` if they are damaged, or `RecordsInRepair` if another replica has them.
+        Records that a client deleted are skipped silently: they were deleted so that nobody sees
+        them.
         """
         log = self._log
         end_offset = self.end_offset(is_committed_only=is_committed_only)
@@ -124,20 +134,36 @@ class PartitionReader:
             raise log.lost  # There may have been more: nobody may take this for the end.
         if not log.eviction_floor <= offset <= log.next_offset:
             raise OffsetOutOfRange(offset, start=log.start_offset, end=self.high_watermark)
-        if is_committed_only and self._undecided:
-            end_offset = min(end_offset, self._decided_end(offset))
-        result = read_batches(
-            log,
-            offset,
-            end_offset=end_offset,
-            size_max=size_max,
-            is_first=is_first,
-            first_batch=self._first_batch,
-        )
+        try:
+            if is_committed_only and self._undecided:
+                end_offset = min(end_offset, self._decided_end(offset))
+            result = read_batches(
+                log,
+                offset,
+                end_offset=end_offset,
+                size_max=size_max,
+                is_first=is_first,
+                first_batch=self._first_batch,
+            )
+        except (DamagedRecords, StorageFailed) as error:
+            self.check_repair(error)
+            raise
         if is_committed_only and result.parts:
             aborted = self._states.aborted.between(offset, result.next_offset)
             return result._replace(aborted=aborted)
         return result
+
+    def check_repair(self, error: DamagedRecords | StorageFailed) -> None:
+        """Raise `RecordsInRepair` if what a reader could not read is going to be repaired."""
+        if not self._awaits_repair():
+            return
+        what = "records"
+        if isinstance(error, DamagedRecords):
+            what = f"the records from offset {error.from_offset} to {error.to_offset}"
+        raise RecordsInRepair(
+            f"{self._log.name}: {what} are damaged on this node, and are being copied from another"
+            " replica; try again"
+        ) from error
 
     async def fetch(
         self, offset: int, *, size_max: int, is_committed_only: bool = True

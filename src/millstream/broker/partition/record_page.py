@@ -15,7 +15,7 @@ from typing import NamedTuple
 from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.results import AbortedTransactionStart, FetchResult
 from millstream.clock import Timers
-from millstream.errors import CorruptBatch, DamagedRecords
+from millstream.errors import CorruptBatch, DamagedRecords, RecordsInRepair
 from millstream.records.batch import BatchHeader, split
 from millstream.records.body import open_body
 from millstream.records.compression import BODY_SIZE_MAX, OversizedBody
@@ -50,8 +50,8 @@ async def read_page(
 
     The partition has to be open. One record is returned even if it alone is larger. If the cursor
     does not advance, there is nothing up to the end. Raises `OffsetOutOfRange` if the cursor is
-    past the head, and `DamagedRecords` if the records at the cursor cannot be decoded; those
-    before them are returned first.
+    past the head, `DamagedRecords` if the records at the cursor cannot be decoded, and
+    `RecordsInRepair` if they are being repaired; those before them are returned first.
     """
     gap: Gap | None = None
     page = _PageBuilder(limit=limit, size_max=size_max)
@@ -76,6 +76,10 @@ async def read_page(
             if cursor == from_offset and gap is None:
                 raise
             break  # The next page starts with the damage.
+        except RecordsInRepair:
+            if cursor == from_offset and gap is None:
+                raise
+            break  # The next page is refused until they are repaired.
         if page.is_full:
             break
     return RecordPage(tuple(page.records), cursor, partition.high_watermark, gap)

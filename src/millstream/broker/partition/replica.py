@@ -60,6 +60,14 @@ class PartitionReplica(Protocol):
         """
         ...
 
+    def awaits_repair(self) -> bool:
+        """Return whether damaged records are going to be copied from another replica soon.
+
+        Called when a reader has met damage. False once that has taken too long: then readers are
+        told that the records are damaged.
+        """
+        ...
+
     async def prepare(self, log: Log) -> None:
         """Take over a log that was just opened, before anyone can use it."""
         ...

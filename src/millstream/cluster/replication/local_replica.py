@@ -47,6 +47,10 @@ ACKNOWLEDGE_SECONDS_MAX = 30.0
 """How long a batch may wait for replicas. Then its client is told that nobody knows: most have
 given up by then."""
 
+REPAIR_SECONDS_MAX = 60.0
+"""How long readers of damaged records are asked to try again, while these are copied from another
+replica. Then they are told that the records are damaged.
+"""
 
 ANY_LIFE = 2**63 - 1
 """As a broker epoch: whichever life of a node is meant."""
@@ -110,6 +114,8 @@ class LocalReplica:
         """Whether batches behind the high watermark could not be read when it began to follow."""
         self.is_far_behind = False
         """Whether the leader has finished segments behind the end of this replica."""
+        self._damage_met_at: float | None = None
+        """When a reader first met damage that is not repaired yet."""
         self.slices_until = 0
         """Offset up to which records are fetched and no segments: that is not worth it."""
 
@@ -217,6 +223,41 @@ class LocalReplica:
             leader=state.leader,
             leader_epoch=state.leader_epoch,
         )
+
+    def awaits_repair(self) -> bool:
+        """Return whether damaged records are going to be copied from another replica soon.
+
+        While all nodes that may have them are down, the time does not run: a repair has to have
+        its chance before a reader gives the records up, or a queue buries its jobs.
+        """
+        context = self._context
+        state = context.state.partitions.get(self.key)
+        if state is None:
+            return False
+        if self.repair_sources():
+            now = context.clock.monotonic()
+            if self._damage_met_at is None:
+                self._damage_met_at = now
+            return now - self._damage_met_at < REPAIR_SECONDS_MAX
+        self._damage_met_at = None
+        others = [node for node in state.replicas if node != context.node_id]
+        return any(node not in context.state.nodes for node in others)
+
+    def note_repaired(self) -> None:
+        """Note that nothing is damaged any more."""
+        self._damage_met_at = None
+
+    def repair_sources(self) -> list[int]:
+        """Return the live nodes from which finished segments can be copied."""
+        context = self._context
+        state = context.state.partitions.get(self.key)
+        if state is None or context.node_id not in state.replicas:
+            return []
+        if self.leader is None:
+            nodes = [state.leader]
+        else:
+            nodes = [member.node for member in state.isr if state.is_counted(member.node)]
+        return [n for n in nodes if n != context.node_id and n in context.state.nodes]
 
     async def prepare(self, log: Log) -> None:
         """Begin as a replica that shows what is known to be committed."""

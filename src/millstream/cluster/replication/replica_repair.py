@@ -167,6 +167,8 @@ class ReplicaRepair:
                 damage = await self._damage_of(replica)
                 step = next_repair(self._condition(replica, damage))
                 if step is RepairStep.NOTHING:
+                    if damage == NO_DAMAGE:
+                        replica.note_repaired()
                     if self._attempts.pop(replica.key, None) is not None:
                         replica.problem = None
                     return
@@ -346,7 +348,7 @@ class ReplicaRepair:
     async def _replace_range(self, replica: LocalReplica, first: int, end: int) -> None:
         """Copy the segments of a range of offsets from the first node that has them whole."""
         state = self._context.state.partitions[replica.key]
-        sources = [node for node in self._sources(replica) if node in self._context.state.nodes]
+        sources = replica.repair_sources()
         error: MillstreamError = Unavailable("no other replica is in sync that could have them")
         for source in sources:
             try:
@@ -362,16 +364,6 @@ class ReplicaRepair:
             else:
                 return
         raise error
-
-    def _sources(self, replica: LocalReplica) -> list[int]:
-        state = self._context.state.partitions[replica.key]
-        if replica.leader is None:
-            return [state.leader]
-        return [
-            member.node
-            for member in state.isr
-            if member.node != self._context.node_id and state.is_counted(member.node)
-        ]
 
     async def _copy_range(
         self, replica: LocalReplica, source: int, epoch: int, first: int, end: int

@@ -18,6 +18,7 @@ return what they find. Damage changes neither start nor end of the log.
 from __future__ import annotations
 
 import contextlib
+import errno
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -54,6 +55,14 @@ T = TypeVar("T")
 _TRIES_MAX = 100
 """How often a reader retries because its file was replaced: far more often than that can
 happen.
+"""
+
+_LOST_ERRNOS = frozenset(
+    {errno.EIO, errno.ENOENT, errno.ENODATA, errno.EUCLEAN, errno.EBADMSG, errno.EILSEQ}
+)
+"""Errors of the kernel after which the bytes of a file are lost, for all that is known: a bad
+sector, a file that is gone, a checksum of the file system. Not those of a process that has too many
+files open or too little memory.
 """
 
 _DAMAGE_MAX = 100
@@ -630,6 +639,15 @@ class LogState:
     def _check_removed(self, segment: Segment, error: OSError, tries: int) -> None:
         """Return if an unreadable segment is no longer part of the log; else raise."""
         if segment in self.snapshot.segments or tries >= _TRIES_MAX:
+            if error.errno in _LOST_ERRNOS:
+                self.note_damage(
+                    DamagedRecords(
+                        segment.path,
+                        f"cannot be read: {error.strerror}",
+                        from_offset=segment.base_offset,
+                        to_offset=segment.next_offset - 1,
+                    )
+                )
             raise StorageFailed(f"{segment.path} cannot be read: {error}") from error
 
 

@@ -19,6 +19,7 @@ from millstream.errors import (
     NotLeader,
     OffsetOutOfRange,
     PeerUnavailable,
+    RecordsInRepair,
 )
 from millstream.servers.http.live.counters import LiveCounters
 from millstream.servers.http.live.encoded_batch import EncodedBatch, event_prefix
@@ -120,7 +121,8 @@ class PartitionFeed:
     async def _deliver_or_retry(self) -> None:
         try:
             await self._deliver()
-        except (NotLeader, PeerUnavailable):  # Another node has the records, and is not there now.
+        except (NotLeader, PeerUnavailable, RecordsInRepair):
+            # Another node has the records, and is not there now, or this one is copying them.
             await asyncio.sleep(RETRY_SECONDS)
             self._note()
 

@@ -27,6 +27,7 @@ from millstream.errors import (
     NotLeader,
     OffsetOutOfRange,
     PeerUnavailable,
+    RecordsInRepair,
     Stopping,
     UnknownTopic,
 )
@@ -290,7 +291,8 @@ class LiveSubscriber:
         """Read the next records for a subscription, or let it join its feed if there are none."""
         try:
             return await self._read(subscription)
-        except (NotLeader, PeerUnavailable):  # Another node has the records, and is not there now.
+        except (NotLeader, PeerUnavailable, RecordsInRepair):
+            # Another node has the records, and is not there now, or this one is copying them.
             await asyncio.sleep(RETRY_SECONDS)
             return None
         except MillstreamError as error:
