@@ -16,7 +16,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
 import uvloop
@@ -229,7 +228,12 @@ class Node:
         from millstream.node_cluster import open_cluster  # noqa: PLC0415
 
         self._cluster = await open_cluster(
-            self.config, store, self._metadata, clock=self._clock, on_wait=self._note_wait
+            self.config,
+            store,
+            self._metadata,
+            clock=self._clock,
+            on_wait=self._note_wait,
+            tracer=None if self._export is None else self._export.tracer,
         )
         return self._cluster.member
 
@@ -350,12 +354,7 @@ class Node:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
 

@@ -21,6 +21,7 @@ from millstream.config.schema import (
     Endpoint,
     NodeConfig,
     ReplicaSelector,
+    TelemetryConfig,
 )
 from millstream.errors import NotLeader
 from millstream.node import Node
@@ -58,6 +59,8 @@ class LocalCluster:
         self._count = count
         self._racks = racks
         self.settings = dict(settings or {})
+        self.telemetry = TelemetryConfig()
+        """For nodes that are started from now on."""
 
     async def start(self) -> None:
         await asyncio.gather(*(self.start_node(node_id) for node_id in range(1, self._count + 1)))
@@ -71,6 +74,7 @@ class LocalCluster:
             kafka=ANY_PORT,
             http=ANY_PORT,
             broker=BrokerConfig(node_id=node_id),
+            telemetry=self.telemetry,
             cluster=ClusterConfig(
                 **{
                     "name": "test",
@@ -201,10 +205,12 @@ async def local_cluster(
     *,
     lease_ttl_ms: int = 2_000,
     racks: Sequence[str] = (),
+    telemetry: TelemetryConfig | None = None,
     **settings: Any,
 ) -> AsyncIterator[LocalCluster]:
     """Run a cluster for the duration of the block."""
     cluster = LocalCluster(directory, count, lease_ttl_ms, racks, settings)
+    cluster.telemetry = telemetry or cluster.telemetry
     await cluster.start()
     try:
         yield cluster

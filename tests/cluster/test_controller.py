@@ -225,6 +225,17 @@ def test_replicas_are_not_removed_while_too_few_others_are_in_sync():
     assert controller.next_step(state, nodes_of(1, 2, 3), min_insync=2) is None
 
 
+def test_replicas_that_lost_records_do_not_let_others_be_removed():
+    nodes = nodes_of(1, 2, 3, 4)
+    state = controller.reassign(state_of(), (4, 3, 1), nodes)
+    state = replace(state, isr=(IsrMember(4, 14), *members(3, 1, 2)))
+    assert controller.next_step(state.disowned(4), nodes, min_insync=2) is None
+    too_few = state.disowned(3).disowned(1)
+    assert controller.next_step(too_few, nodes, min_insync=2) is None
+    done = controller.next_step(state.disowned(3), nodes, min_insync=2)
+    assert done.replicas == (4, 3, 1)
+
+
 def test_a_reassignment_can_be_replaced_and_cancelled():
     nodes = nodes_of(1, 2, 3, 4, 5)
     state = controller.reassign(state_of(), (1, 2, 4), nodes)

@@ -413,7 +413,8 @@ async def test_a_log_that_rejects_takes_more_when_age_has_made_room() -> None:
 
 def with_timers(**settings: int) -> tuple[Store, ManualClock, ManualTimers]:
     clock = ManualClock()
-    store = make_store(config=AN_HOUR, store_config=StoreConfig(**settings), clock=clock)
+    config = StoreConfig(**settings, scrub_interval_ms=0)
+    store = make_store(config=AN_HOUR, store_config=config, clock=clock)
     return store, clock, ManualTimers(clock)
 
 

@@ -14,6 +14,8 @@ from millstream.audit.verification.node_source import TIMEOUT_S
 from millstream.audit.verification.probes import PROBES_MAX
 from millstream.audit.verification.report import AckOutcome, Discrepancy, Report
 from millstream.audit.verification.verification import Verification
+from millstream.cli.support.exit import Exit
+from millstream.cli.support.node_api import connected, server_option
 from millstream.cli.support.options import data_option, json_option, one_line_errors, progress_bar
 from millstream.cli.support.output import (
     finding_json,
@@ -22,6 +24,7 @@ from millstream.cli.support.output import (
     printable,
     to_json,
 )
+from millstream.cli.verify_cluster import ClusterVerification, print_cluster_report
 from millstream.storage.disk.io_throttle import IoThrottle
 
 SAMPLES = 32
@@ -36,6 +39,13 @@ _SEED_MAX = 2**32
     metavar="HOST:PORT",
     help="Kafka address of a running node to verify instead of a directory.",
 )
+@click.option(
+    "--cluster",
+    "is_cluster",
+    is_flag=True,
+    help="Compare all replicas of a running cluster instead.",
+)
+@server_option
 @click.option(
     "--acknowledged",
     metavar="FILE",
@@ -88,6 +98,7 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
     context: click.Context,
     data: str,
     bootstrap: str | None,
+    server: str,
     acknowledged: Sequence[str],
     topics: Sequence[str],
     deleted: Sequence[str],
@@ -96,6 +107,7 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
     seed: int | None,
     timeout: float,
     *,
+    is_cluster: bool,
     as_json: bool,
 ) -> None:
     """Verify that no data is damaged and that no acknowledged record is lost.
@@ -110,6 +122,10 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
     transaction, a recreated topic. Lost or different records are listed, the first 100 with their
     lines.
 
+    For a cluster (--cluster), every node reads its replicas and checks them, and their digests are
+    compared: finished segments, and the rest up to the lowest high watermark. Nodes copy segments
+    that are found damaged from other replicas, by themselves.
+
     Reads only. A directory can be verified beside its running node.
 
     \b
@@ -122,11 +138,25 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
     Example:
         millstream verify --data ./millstream-data --acknowledged ./acknowledged.jsonl
         millstream verify --bootstrap 127.0.0.1:9092 --acknowledged ./acknowledged.jsonl
+        millstream verify --cluster --server http://127.0.0.1:8080
     """
-    if bootstrap and context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
+    throttle = IoThrottle(bytes_per_second) if bytes_per_second else None
+    if is_cluster:
+        _check_cluster_options(context)
+        with (
+            connected(server, patience_s=timeout) as node,
+            progress_bar("verify") as bar,
+        ):
+            compared = ClusterVerification(
+                node, topics=topics, throttle=throttle, progress=bar.update
+            ).run()
+        print_cluster_report(compared, as_json=as_json)
+        context.exit(Exit.DONE if compared.is_sound else Exit.FAILED)
+    if _is_given(context, "server"):
+        raise click.UsageError("--server is for --cluster")
+    if bootstrap and _is_given(context, "data"):
         raise click.UsageError("--data and --bootstrap cannot be combined")
     seed = secrets.randbelow(_SEED_MAX) if seed is None else seed
-    throttle = IoThrottle(bytes_per_second) if bytes_per_second else None
     with one_line_errors(), progress_bar("verify") as bar, AckIndex() as ack_index:
         for path in acknowledged:
             ack_index.read(path, topics=topics)
@@ -144,6 +174,19 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
         _print_report(report)
     click.echo(_summary(report, used_seed), err=True)
     context.exit(0 if report.is_sound else 1)
+
+
+_NOT_FOR_CLUSTERS = ("data", "bootstrap", "acknowledged", "deleted", "samples", "seed")
+
+
+def _check_cluster_options(context: click.Context) -> None:
+    for name in _NOT_FOR_CLUSTERS:
+        if _is_given(context, name):
+            raise click.UsageError(f"--{name} and --cluster cannot be combined")
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _report_json(report: Report, seed: int | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from millstream.cluster.replication_state import (
+    NO_LIFE,
     NO_NODE,
     UNCLEAN_EPOCHS_MAX,
     IsrMember,
@@ -329,8 +330,8 @@ def next_step(state: ReplicationState, nodes: Nodes, *, min_insync: int) -> Repl
         return None
     target = state.target
     staying = tuple(member for member in state.isr if member.node in target)
-    has_joined = set(state.adding) <= {member.node for member in staying}
-    if not has_joined or len(staying) < min(min_insync, len(target)):
+    counted = {member.node for member in staying if member.broker_epoch != NO_LIFE}
+    if not set(state.adding) <= counted or len(counted) < min(min_insync, len(target)):
         return None
     if state.leader in state.removing:
         if state.successor != NO_NODE or not is_led(state, nodes):

@@ -338,6 +338,14 @@ class StoreConfig(_Limited):
     passes.
     """
 
+    scrub_interval_ms: int = 7 * DAY_MS
+    """Time between the starts of two scrubs, which read all finished segments and check them, so
+    that damage is found that no client reads. 0 turns them off.
+    """
+
+    scrub_bytes_per_second_max: int = 8 * MIB
+    """Rate at which a scrub reads, so that it leaves disk bandwidth to clients. 0 is unlimited."""
+
     deletions_max: int = 10_000
     """Deletions by key that may wait in one log until their bytes are reclaimed; beyond this, more
     are rejected until some are.
@@ -358,6 +366,8 @@ class StoreConfig(_Limited):
         "upkeep_interval_ms": (0, 2**31 - 1),
         "cleaning_bytes_per_second_max": (0, 64 * GIB),
         "cleaning_memory_bytes_max": (1 * MIB, 64 * GIB),
+        "scrub_interval_ms": (0, 2**53),
+        "scrub_bytes_per_second_max": (0, 64 * GIB),
         "deletions_max": (1, 1_000_000),
     }
 

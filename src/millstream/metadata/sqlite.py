@@ -14,7 +14,6 @@ import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar
 
 from millstream.clock import Clock, SystemClock
@@ -184,12 +183,7 @@ class SqliteMetadata:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property

@@ -937,6 +937,15 @@ class Log:
         return [*known, *found.values()]
 
     @property
+    def truncations(self) -> int:
+        """How often files of the log were cut or replaced: what was read before may not count."""
+        return self._state.snapshot.truncations
+
+    def report_damage(self, damage: DamagedRecords) -> None:
+        """Treat a damaged range that a scrub has found as if a reader had met it."""
+        self._state.note_damage(damage)
+
+    @property
     def lost(self) -> MillstreamError | None:
         """Why there may have been records behind the end of the log, if that is so."""
         return self._state.lost

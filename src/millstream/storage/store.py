@@ -4,6 +4,7 @@
       lock                     held by the one process that has the store open
       node.json                format and version of the store, and its id
       clock.json               retention clock, by which data ages
+      scrub.json               how far the scrub has come
       spare                    ballast file: disk space to delete with on a full disk
       topics/<topic>/<partition>/
         00000000000000000000.log  .index  .seal
@@ -14,7 +15,7 @@ Opening visits every directory once and recovers logs that need it; a log that w
 trusted by its seals and not scanned. Damage is local: a log that cannot be opened raises when it is
 requested, and does not affect others.
 
-From `start_maintenance` on, retention is applied to all logs, and they are cleaned.
+From `start_maintenance` on, retention is applied to all logs, and they are cleaned and scrubbed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
@@ -54,6 +54,7 @@ from millstream.storage.disk.io_priority import (
     is_granted,
     set_io_priority,
 )
+from millstream.storage.disk.io_throttle import IoThrottle
 from millstream.storage.disk.memory_filesystem import MemoryFilesystem
 from millstream.storage.disk.page_cache import PageCacheProbe, detect_page_cache_probe
 from millstream.storage.disk.syncer import KernelSyncer, Syncer, probe_syncer
@@ -88,6 +89,7 @@ from millstream.storage.retention.retention_clock import (
     save_retention_clock,
 )
 from millstream.storage.retention.size_caps import caps_of
+from millstream.storage.scrub import Scrubber
 from millstream.storage.segment.counters import StoreTotals
 from millstream.storage.segment.lifecycle import SegmentSyncFailed, sync_all
 from millstream.storage.segment.segment import LogDirectory
@@ -190,6 +192,18 @@ class Store:
             self, background=self._cleaning_background, monotonic=self._clock.monotonic
         )
         """Background maintenance of all logs: retention and cleaning."""
+        # A scrub waits in its thread until it may read on, so it has its own too.
+        self._scrub_background = background or ThreadExecutor(
+            1, name="millstream-scrub", on_start=partial(self._take_priority, IDLE)
+        )
+        self.scrubber = Scrubber(
+            self,
+            background=self._scrub_background,
+            throttle=IoThrottle(
+                self.config.scrub_bytes_per_second_max, monotonic=self._clock.monotonic
+            ),
+        )
+        """Reads sealed segments now and then, to find damage."""
         self._replay_background = background or ThreadExecutor(
             REPLAY_THREADS, name="millstream-replay", on_start=partial(self._take_priority, IDLE)
         )
@@ -252,6 +266,11 @@ class Store:
         if self.config.replay_priority is ReplayPriority.IDLE:
             with contextlib.suppress(OSError):
                 set_io_priority(priority)
+
+    def yield_to_syncs(self) -> None:
+        """Let syncs in flight proceed. For a loop that has more to do and does not become idle."""
+        if isinstance(self._syncer, KernelSyncer):
+            self._syncer.yield_to_syncs()
 
     @property
     def sync_backend(self) -> str:
@@ -780,6 +799,8 @@ class Store:
     def start_maintenance(self, timers: Timers | None = None) -> None:
         """Run maintenance of all logs every `upkeep_interval_ms` until the store is closed.
 
+        They are scrubbed every `scrub_interval_ms`.
+
         Call it on the event loop of the store, which also provides the timers unless `timers` are
         given. A second call has no effect. Blocks while it creates the ballast file in a new
         directory: the disk may be full before the first run.
@@ -789,6 +810,7 @@ class Store:
         except OSError as error:
             logger.warning("%s: the ballast file cannot be created: %s", self.path, error)
         self.maintenance.start(timers or asyncio.get_running_loop())
+        self.scrubber.start(timers or asyncio.get_running_loop())
 
     def plan_evictions(self) -> list[tuple[LogName, Eviction]]:
         """Return what retention would delete in all logs now. Nothing is deleted."""
@@ -830,6 +852,7 @@ class Store:
         if self._close_idle_timer is not None:
             self._close_idle_timer.cancel()
         await self.maintenance.stop()
+        await self.scrubber.stop()
         await asyncio.gather(*self._deleting.values(), return_exceptions=True)
         await self._adopt_unsealed()
         results = await asyncio.gather(
@@ -842,6 +865,7 @@ class Store:
                 partial(save_retention_clock, self._filesystem, self.path, self._retention_clock)
             )
         self._cleaning_background.close()
+        self._scrub_background.close()
         self._replay_background.close()
         self._background.close()
         self._release()
@@ -866,12 +890,7 @@ class Store:
         await asyncio.get_running_loop().run_in_executor(None, self.open)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -24,8 +24,10 @@ MODULES = Path(__file__).parents[2] / "compat" / "kafkajs" / "node_modules"
 
 
 class KafkaJsLoad(Load):
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, logs: Path) -> None:
+        """`logs` is the directory for what the client logs."""
         super().__init__()
+        self._log = logs / f"{topic}.log"
         assert (MODULES / "kafkajs").exists(), "run `make clients`"
         self._bootstrap = bootstrap
         self._topic = topic
@@ -34,7 +36,7 @@ class KafkaJsLoad(Load):
 
     def run(self) -> None:
         with subprocess.Popen(
-            ["node", str(SCRIPT), self._bootstrap, self._topic],
+            ["node", str(SCRIPT), self._bootstrap, self._topic, str(self._log)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

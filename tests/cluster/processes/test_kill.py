@@ -36,17 +36,17 @@ def topics(cluster: RunningCluster, name: str) -> list[str]:
 
 @pytest.fixture
 def loads(cluster: RunningCluster, topics: list[str]) -> Iterator[list[Load]]:
-    bootstrap, urls = cluster.bootstrap, cluster.urls
+    bootstrap, urls, logs = cluster.bootstrap, cluster.urls, cluster.nodes[1].log.parent
     idempotent, transactions, appends, jobs, kafkajs = topics
     loads: list[Load] = [
         IdempotentLoad(bootstrap, idempotent),
         TransactionLoad(bootstrap, transactions),
-        GroupLoad(bootstrap, idempotent, "classic"),
-        GroupLoad(bootstrap, idempotent, "consumer"),
+        GroupLoad(bootstrap, idempotent, "classic", logs),
+        GroupLoad(bootstrap, idempotent, "consumer", logs),
         AppendLoad(urls, bootstrap, appends),
         QueueLoad(urls, jobs),
         WatchLoad(urls, bootstrap, appends),
-        KafkaJsLoad(bootstrap, kafkajs),
+        KafkaJsLoad(bootstrap, kafkajs, logs),
     ]
     for load in loads:
         load.start()

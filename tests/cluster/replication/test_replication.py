@@ -10,7 +10,14 @@ import pytest
 from millstream.cluster.circuit_breaker import BreakerLimits, BreakerState
 from millstream.cluster.replication.local_replica import LocalReplica
 from millstream.errors import LogClosed, NotLeader, NotLeaderAnymore, OutcomeUnknown
-from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until, values_of
+from tests.cluster.local_cluster import (
+    LONG_LEASE_MS,
+    LocalCluster,
+    local_cluster,
+    submit,
+    until,
+    values_of,
+)
 from tests.in_loop import in_loop
 
 
@@ -137,6 +144,47 @@ async def test_a_failure_in_one_partition_does_not_end_the_isr_changes_of_others
         await cluster.start_node(follower)
         await until(lambda: follower in partition("t", 0).isr)
         monkeypatch.undo()
+
+
+@in_loop
+async def test_a_follower_that_registered_again_joins_though_its_leader_hears_of_it_late(
+    tmp_path: Path,
+):
+    """The follower fetches in its new life before the leader hears that the old one has ended."""
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        follower = next(node_id for node_id in cluster.nodes if node_id != leader)
+        membership = cluster.member(follower).membership
+        former = membership.broker_epoch
+        partition = cluster.nodes[leader].broker.admin.partition
+        await until(lambda: follower in partition("t", 0).isr)
+        machine = cluster.partition(leader, "t").replica
+        assert isinstance(machine, LocalReplica)
+
+        def known_life() -> int:
+            assert machine.leader is not None
+            progress = machine.leader.follower(follower)
+            assert progress is not None
+            return progress.broker_epoch
+
+        cluster.connections[leader].delay_watches()
+        assert membership.lease is not None
+        await membership.lease.revoke()
+        await until(lambda: known_life() > former)
+        cluster.connections[leader].stop_delaying()
+        await until(lambda: machine.leader is not None and is_member(machine, follower))
+        assert known_life() == membership.broker_epoch
+
+
+def is_member(replica: LocalReplica, node_id: int) -> bool:
+    """Return whether the ISR of a leader has a follower in the life in which it fetches."""
+    assert replica.leader is not None
+    member, progress = replica.leader.state.member(node_id), replica.leader.follower(node_id)
+    return (
+        member is not None and progress is not None and member.broker_epoch == progress.broker_epoch
+    )
 
 
 @in_loop

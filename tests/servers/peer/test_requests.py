@@ -28,7 +28,6 @@ from millstream.protocols.peer.frame import (
     encode_frame,
 )
 from millstream.protocols.peer.handshake import Purpose
-from millstream.protocols.peer.messages.epoch_end import EpochEndRequest, EpochEndResponse
 from millstream.protocols.peer.messages.forward import ForwardRequest, ForwardResponse
 from millstream.protocols.peer.messages.peer_fetch import (
     PeerFetchRequest,
@@ -36,6 +35,10 @@ from millstream.protocols.peer.messages.peer_fetch import (
     PeerFetchResponsePartition,
 )
 from millstream.protocols.peer.messages.ping import PingRequest, PingResponse
+from millstream.protocols.peer.messages.segments import (
+    SegmentManifestRequest,
+    SegmentManifestResponse,
+)
 from millstream.servers.deferred_response import DeferredResponse
 from tests.in_loop import in_loop
 from tests.servers.peer.peer_nodes import SECONDS, raw_peer, running_peer, until
@@ -273,10 +276,11 @@ async def test_an_api_without_a_handler_is_refused():
 @in_loop
 async def test_a_connection_is_used_for_its_purpose_only():
     async with running_peer() as server:
-        server.listener.serve(EpochEndRequest, lambda _request, _context: EpochEndResponse())
-        request = EpochEndRequest(partitions=())
+        found = SegmentManifestResponse(log_start=7)
+        server.listener.serve(SegmentManifestRequest, lambda _request, _context: found)
+        request = SegmentManifestRequest(topic_id=uuid.UUID(int=1), index=0, leader_epoch=0)
         replication = await server.connect(purpose=Purpose.REPLICATION)
-        assert await replication.call(request, timeout_s=SECONDS) == EpochEndResponse()
+        assert await replication.call(request, timeout_s=SECONDS) == found
         forwarding = await server.connect()
         with pytest.raises(PeerUnavailable, match="on connections for forwarding"):
             await forwarding.call(request, timeout_s=SECONDS)
@@ -727,6 +731,6 @@ async def test_no_request_stays_in_memory_after_it_ended():
                 await connection.call(request, timeout_s=SECONDS)
             assert server.listener.blocks.used_bytes <= before
             (protocol,) = server.listener.connections
-            assert protocol.call_count == 0
+            assert protocol.request_count == 0
         finally:
             gc.enable()

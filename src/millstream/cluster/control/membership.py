@@ -82,6 +82,22 @@ class Membership:
         self._row: NodeRow | None = None
         self._task: asyncio.Task[None] | None = None
 
+    async def wait_for_former_life(self, row: NodeRow) -> None:
+        """Wait until the node is not registered, as `row` or otherwise.
+
+        From then on nobody can put a life of it into an ISR, until it registers.
+        """
+        self._row = row
+        key = node_key(self.node_id)
+        while True:
+            try:
+                if await self._metadata.get(key) is None:
+                    return
+                await self._explain_wait(key)
+            except MillstreamError as error:
+                self._report(f"cannot register in the metadata store: {error}")
+            await asyncio.sleep(RETRY_SECONDS)
+
     async def start(self, row: NodeRow) -> None:
         """Register, and keep the registration. Returns when the node is registered.
 

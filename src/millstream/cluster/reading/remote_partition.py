@@ -41,6 +41,7 @@ from millstream.protocols.peer.messages.fetch_batches import (
 from millstream.protocols.peer.messages.find_offset import FindOffsetRequest
 from millstream.records.record import Gap
 from millstream.storage.prefetch import ColdRange
+from millstream.tracing import untraced
 
 CALL_SECONDS_MAX = 10.0
 """How long a leader may take to answer."""
@@ -201,7 +202,10 @@ class RemotePartition:
     def watch(self, callback: Callable[[], None]) -> None:
         self._watchers[callback] = None
         if self._following is None:
-            self._following = asyncio.get_running_loop().create_task(self._follow())
+            # It outlives the request that watches first, and serves others.
+            self._following = asyncio.get_running_loop().create_task(
+                self._follow(), context=untraced()
+            )
 
     def unwatch(self, callback: Callable[[], None]) -> None:
         self._watchers.pop(callback, None)

@@ -104,6 +104,8 @@ class LocalReplica:
         """Whether all segments have to be compared with the leader's before it follows."""
         self.is_end_lost = False
         """Whether the end of the log cannot be trusted."""
+        self.is_disowned = False
+        """Whether the node has said in the metadata store that this replica lacks records."""
         self.was_damaged = False
         """Whether batches behind the high watermark could not be read when it began to follow."""
         self.is_far_behind = False
@@ -287,7 +289,7 @@ class LocalReplica:
             await self._accept_loss(log)
             log = self.partition.log
         self._has_looked = True
-        self.is_unproved = self.is_end_lost = self.is_far_behind = False
+        self.is_unproved = self.is_end_lost = self.is_far_behind = self.is_disowned = False
         await log.replication.decisions.settle()
         await log.replication.begin_epoch(state.leader_epoch)
         now = context.clock.monotonic()
@@ -396,6 +398,7 @@ class LocalReplica:
         self.follower = None
         was_present, self.is_present = self.is_present, False
         self.is_unproved = self.is_end_lost = self.is_far_behind = self.was_damaged = False
+        self.is_disowned = False
         self.problem = None
         if was_present:
             self.partition.note_moved()
@@ -452,6 +455,10 @@ class LocalReplica:
         except MillstreamError as error:
             # Nobody knows whether it was made, so the leader has to wait for another revision.
             logger.warning("%s: a change of the ISR failed: %s", self, error)
+            outcome = ProposalOutcome.UNKNOWN
+        except Exception:  # Else this leader would wait for the answer, and change no ISR again.
+            context.counters.internal_errors += 1
+            logger.exception("%s: a change of the ISR failed", self)
             outcome = ProposalOutcome.UNKNOWN
         finally:
             self._is_proposing = False
@@ -606,7 +613,7 @@ class LocalReplica:
         elif last_base is not None:
             await self.cut_unproved(last_base)
             await partition.reopen()
-        self.is_end_lost = False
+        self.is_end_lost = self.is_disowned = False
         self.slices_until = 0
         await self.begin_again()
 
@@ -637,8 +644,9 @@ class LocalReplica:
         replication.store_watermark()
         await replication.resync.discard_parts()
         await self.partition.reopen()  # The producers of the copied batches are to be known.
-        self.is_unproved = self.is_far_behind = False
-        self.slices_until = sealed_end
+        self.is_unproved = self.is_far_behind = self.is_disowned = False
+        # What comes next is not finished yet, however much it is.
+        self.slices_until = max(sealed_end, self.partition.log.replication.durable_offset + 1)
         self.problem = None
         await self.begin_again()
 

@@ -57,7 +57,6 @@ class PeerCalls(Protocol):
         request: Any,
         *,
         timeout_s: float,
-        traceparent: str | None = None,
     ) -> Any:
         """Send a request to a node and return its response."""
         ...
@@ -168,6 +167,7 @@ class ReplicaFetcher:
                 leader_epoch=fetch.leader_epoch,
                 fetch_offset=fetch.offset,
                 last_fetched_epoch=fetch.last_epoch,
+                revision=fetch.revision,
                 log_start=replica.partition.log.start_offset,
                 bytes_max=PARTITION_BYTES_MAX,
                 cleaned_offset=replica.partition.log.replication.cleaned_offset,

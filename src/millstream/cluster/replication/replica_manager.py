@@ -14,7 +14,6 @@ from typing import NamedTuple
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import Topic
 from millstream.cluster.control.cluster_state import PartitionId
-from millstream.cluster.control.node_row import NodeRow
 from millstream.cluster.replication.fetch_server import FetchServer
 from millstream.cluster.replication.local_replica import LocalReplica, ResyncProgress
 from millstream.cluster.replication.replica_context import ReplicaContext
@@ -50,6 +49,16 @@ class ReplicaLag(NamedTuple):
     bytes: int
     seconds: float
     is_in_sync: bool
+
+
+class LedPartition(NamedTuple):
+    """A partition that this node leads."""
+
+    partition: Partition
+    in_sync: int
+    """Replicas that have every committed record, the leader included."""
+    assigned: int
+    """Replicas that it should have, without those that are being removed."""
 
 
 class ReplicaManager:
@@ -123,7 +132,7 @@ class ReplicaManager:
         self._is_running = True
         state = self.context.state
         state.on_partition.append(self._on_partition)
-        state.on_node.append(self._on_node)
+        state.on_life_ended.append(self._on_life_ended)
         self.context.membership.on_life = self._on_life
         for key in state.partitions:
             self._apply_later(key)
@@ -152,7 +161,7 @@ class ReplicaManager:
         state = self.context.state
         if self._on_partition in state.on_partition:
             state.on_partition.remove(self._on_partition)
-            state.on_node.remove(self._on_node)
+            state.on_life_ended.remove(self._on_life_ended)
         tasks = [*self._ticks, *self._applying.values()]
         await self.repair.stop()
         for loop_task in (self._ticker, self._saver):
@@ -172,17 +181,16 @@ class ReplicaManager:
         if key in self.replicas:
             self._apply_later(key)
 
-    def _on_node(self, node_id: int, row: NodeRow | None) -> None:
-        """Tell leaders that a follower is gone; they need not wait for it to be late."""
-        if row is not None:
-            return
+    def _on_life_ended(self, node_id: int, broker_epoch: int) -> None:
+        """Tell leaders that a follower is gone; they need not wait for it to be late.
+
+        Only in that life: it may fetch in its next one already, of which this node hears later.
+        """
         for replica in self.replicas.values():
             leader = replica.leader
             if leader is not None and node_id in leader.state.replicas:
-                known = leader.follower(node_id)
-                if known is not None:
-                    leader.node_gone(node_id, known.broker_epoch)
-                    self._tick_now(replica)
+                leader.node_gone(node_id, broker_epoch)
+                self._tick_now(replica)
 
     def _on_life(self, _: int) -> None:
         """Begin again in a new life of the node: nothing of the former one is valid."""
@@ -245,6 +253,7 @@ class ReplicaManager:
             logger.error("%s", replica.problem)  # noqa: TRY400
         except Exception:
             replica.problem = f"{replica}: the replica cannot take its role: internal error"
+            self.context.counters.internal_errors += 1
             logger.exception("%s", replica.problem)
         if replica.is_repaired:
             self.repair.wake(replica)
@@ -337,6 +346,7 @@ class ReplicaManager:
             logger.debug("%s: followers were not looked at: %s", replica, error)
             return
         except Exception:  # A bug in one partition must not end the ISR changes of all.
+            self.context.counters.internal_errors += 1
             logger.exception("%s: followers were not looked at", replica)
             return
         if change is not None:
@@ -365,6 +375,14 @@ class ReplicaManager:
         for lag in self.lags():
             if not lag.is_in_sync and lag.node_id in self.context.state.nodes:
                 yield lag
+
+    def led_partitions(self) -> Iterator[LedPartition]:
+        """Yield the partitions that this node leads."""
+        for replica in self.replicas.values():
+            if (leader := replica.leader) is not None:
+                yield LedPartition(
+                    replica.partition, len(leader.state.in_sync_nodes), len(leader.state.target)
+                )
 
     def lags(self) -> Iterator[ReplicaLag]:
         """Yield how far the replicas are that follow this node."""

@@ -15,7 +15,6 @@ import logging
 import ssl
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from itertools import chain
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from millstream.clock import Clock, SystemClock
@@ -219,12 +218,7 @@ class EtcdMetadata:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # State.

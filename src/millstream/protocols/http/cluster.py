@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 PARTITIONS_PAGE_MAX = 1_000
 """Partitions in one response."""
@@ -47,8 +47,8 @@ class ClusterNodeShape(Struct, kw_only=True):
     """How far its clock is ahead of that of the node that was asked; null if they are not
     connected."""
     breaker: str | None
-    """Circuit breaker for requests to it: `closed`, `open` or `half_open`; null if there was none.
-    """
+    """Circuit breaker for requests to it: `closed`, `open`, `half_open`, or `tripped` by an
+    operator; null if there was no request."""
 
 
 class ClusterAnswer(Struct, kw_only=True):
@@ -76,8 +76,8 @@ class ClusterAnswer(Struct, kw_only=True):
     """Bytes that they have still to copy."""
     problems: list[str]
     warnings: list[str]
-    """What works, and would not survive the loss of a node as operators expect: two nodes, or two
-    replicas."""
+    """What works, and needs attention: two nodes or two replicas, which do not survive the loss of
+    a node as operators expect; clocks that differ by 100 ms or more; a breaker that was tripped."""
 
 
 class FollowerShape(Struct, kw_only=True):
@@ -189,6 +189,66 @@ class ReplicasAnswer(Struct, kw_only=True):
     next: str | None
 
 
+class ReplicaSegmentsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The replica to check, and which part of it."""
+
+    node: Annotated[NodeId, Meta(description="The node whose replica is checked.")]
+    topic: TopicText
+    partition: PartitionIndex
+    from_: Annotated[
+        int,
+        Meta(ge=0, le=2**63 - 1, description="Begin with the segment that has this offset."),
+    ] = field(default=0, name="from")
+    until: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**63 - 1,
+            description="Stop before this offset, or at the high watermark if that is lower.",
+        ),
+    ] = 2**63 - 1
+
+
+class DamagedRangeShape(Struct, kw_only=True):
+    """Consecutive offsets whose records are damaged or missing."""
+
+    from_: int = field(name="from")
+    to: int
+    reason: str
+
+
+class CheckedSegmentShape(Struct, kw_only=True):
+    """A segment of a replica, after all its bytes were read; or a hole between two."""
+
+    base: int
+    """Its first offset."""
+    next: int
+    """The offset after the last one that was checked."""
+    generation: int
+    """How often it was cleaned."""
+    bytes: int
+    digest: str
+    """Equal on two nodes if both have the same bytes; without a meaning if there is damage."""
+    damage: list[DamagedRangeShape]
+
+
+class ReplicaSegmentsAnswer(Struct, kw_only=True):
+    """Segments of one replica, oldest first."""
+
+    node_id: int
+    topic: str
+    partition: int
+    is_leader: bool
+    is_cleaned: bool
+    """Whether segments may have been cleaned: then the bytes of replicas differ, and not their
+    records."""
+    first_live_offset: int
+    high_watermark: int
+    segments: list[CheckedSegmentShape]
+    next: int | None
+    """`from` of the next segments; null if these are the last."""
+
+
 class PartitionName(Struct, kw_only=True, forbid_unknown_fields=True):
     """A partition."""
 
@@ -263,6 +323,34 @@ class ElectionsAnswer(Struct, kw_only=True):
     """Elections in all partitions of the request."""
 
     elections: list[ElectionShape]
+
+
+class BreakerBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to do with the circuit breaker for a node."""
+
+    action: Literal["trip", "reset"]
+    """`trip` sends no more requests to the node until `reset`."""
+    everywhere: bool = False
+    """Whether to do it at all live nodes, instead of the one that is asked."""
+
+
+class BreakerShape(Struct, kw_only=True):
+    """The circuit breaker that one node has for another."""
+
+    node_id: int
+    """The node that has it."""
+    breaker: str | None
+    """Its state; null if that node could not be asked."""
+    error: str | None = None
+    """Why it could not be asked."""
+
+
+class BreakersAnswer(Struct, kw_only=True):
+    """The circuit breakers for a node, at the nodes that were asked."""
+
+    node_id: int
+    """The node that requests are sent to, or not."""
+    breakers: list[BreakerShape]
 
 
 class RemoveNodeQuery(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -36,6 +36,7 @@ from millstream.servers.block_pool import ReceiveBlock
 from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.peer.counters import PeerRequestCounter
 from millstream.servers.peer.peer_context import PeerContext
+from millstream.tracing import Span
 
 if TYPE_CHECKING:
     from millstream.servers.peer.peer_protocol import PeerProtocol
@@ -71,6 +72,7 @@ class PendingCall:
         "_timer",
         "api",
         "is_done",
+        "span",
     )
 
     def __init__(
@@ -93,6 +95,8 @@ class PendingCall:
         self._credit = STREAM_WINDOW_BYTES
         self._credited: asyncio.Future[None] | None = None
         self.api = api
+        self.span: Span | None = None
+        """Set if the caller is traced, and this node records that."""
         self.is_done = False
         """Whether the last frame was sent, or nobody waits for it."""
 
@@ -239,6 +243,9 @@ class PendingCall:
     def _end(self, code: PeerErrorCode) -> None:
         self.is_done = True
         self._counter.record(code, time.perf_counter() - self._started_at)
+        if self.span is not None:
+            is_ours = code in (PeerErrorCode.UNKNOWN_SERVER_ERROR, PeerErrorCode.DEADLINE_EXCEEDED)
+            self.span.end(code.name if is_ours else None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

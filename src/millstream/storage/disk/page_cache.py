@@ -6,10 +6,14 @@ the event loop.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
+import os
 import sys
 from typing import Protocol
+
+from millstream.storage.disk.filesystem import File, OsFile
 
 _SIMPLE = 0
 """Buffer flags: no shape or format, only address and length."""
@@ -84,3 +88,14 @@ def detect_page_cache_probe() -> PageCacheProbe | None:
         return MincoreProbe()
     except AttributeError:
         return None
+
+
+def drop_from_page_cache(file: File, position: int, size: int) -> None:
+    """Ask the kernel to forget bytes of a file that were read once, and will not be soon.
+
+    So a pass over all data does not push out what readers need, and the next pass reads the disk.
+    Pages that a reader has mapped and uses stay. Only a hint: a failure is no error.
+    """
+    if isinstance(file, OsFile) and hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(file.descriptor, position, size, os.POSIX_FADV_DONTNEED)

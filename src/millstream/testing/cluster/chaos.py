@@ -215,12 +215,12 @@ def _run_checked(
 
 def make_loads(cluster: RunningCluster, name: str) -> list[Load]:
     """Return all kinds of loads, which are not started. `name` is the prefix of their topics."""
-    bootstrap, urls = cluster.bootstrap, cluster.urls
+    bootstrap, urls, logs = cluster.bootstrap, cluster.urls, cluster.nodes[1].log.parent
     return [
         IdempotentLoad(bootstrap, f"{name}-idempotent"),
         TransactionLoad(bootstrap, f"{name}-transactions"),
-        GroupLoad(bootstrap, f"{name}-idempotent", "classic"),
-        GroupLoad(bootstrap, f"{name}-idempotent", "consumer"),
+        GroupLoad(bootstrap, f"{name}-idempotent", "classic", logs),
+        GroupLoad(bootstrap, f"{name}-idempotent", "consumer", logs),
         AppendLoad(urls, bootstrap, f"{name}-appends", tolerated=TOLERATED),
         WatchLoad(urls, bootstrap, f"{name}-appends"),
         QueueLoad(urls, f"{name}-jobs", tolerated=TOLERATED),

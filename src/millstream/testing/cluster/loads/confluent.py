@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import (
@@ -162,15 +164,28 @@ def _until_done(call: Callable[[], object]) -> None:
             return
 
 
+def _file_logger(path: Path) -> logging.Logger:
+    """Return a logger that writes to a file, for what a client has to say of a failure."""
+    logger = logging.getLogger(str(path))
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    return logger
+
+
 class GroupLoad(Load):
     """A consumer of a group that commits what it has read. `protocol`: classic or consumer."""
 
-    def __init__(self, bootstrap: str, topic: str, protocol: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, protocol: str, logs: Path) -> None:
+        """`logs` is the directory for what the client logs."""
         super().__init__()
         self._bootstrap = bootstrap
         self._topic = topic
         self._protocol = protocol
         self._group = f"{topic}-{protocol}"
+        self._logger = _file_logger(logs / f"{self._group}.log")
         self._seen: list[SeenRecord] = []
         self._committed: list[CommittedOffset] = []
 
@@ -204,9 +219,10 @@ class GroupLoad(Load):
                 "group.protocol": self._protocol,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "log_level": 0,
+                "debug": "cgrp",
                 **settings,
-            }
+            },
+            logger=self._logger,
         )
 
     def _commit(self, consumer: Consumer) -> None:

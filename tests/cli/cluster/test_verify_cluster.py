@@ -1,0 +1,138 @@
+"""`millstream verify --cluster`: what differs between replicas is named, and is repaired."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tests.cli.commands import run
+from tests.cluster.forwarding.cluster_http import send, url
+from tests.cluster.local_cluster import LONG_LEASE_MS, LocalCluster, local_cluster, until
+from tests.cluster.replication.damage import (
+    SMALL_SEGMENTS,
+    directory_of,
+    expected,
+    files_are_equal,
+    fill,
+    flip_bit,
+    follower_of,
+    segment_files,
+    until_equal,
+)
+from tests.in_loop import in_loop
+
+RECORDS = 60
+
+
+async def verify(cluster: LocalCluster, node_id: int, *words: object) -> Result:
+    server = url(cluster, node_id)
+    return await asyncio.to_thread(lambda: run("verify", "--cluster", *words, server=server))
+
+
+@in_loop
+async def test_damage_on_any_node_is_named_and_repaired_and_the_second_run_finds_nothing(
+    tmp_path: Path,
+):
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", RECORDS)
+        await until_equal(cluster, "t", expected(RECORDS))
+        result = await verify(cluster, 1)
+        assert result.exit_code == 0, result.output
+        assert result.stdout == ""
+        assert "0 damaged, 0 different, 0 unchecked" in result.stderr
+        leader, follower = cluster.leader_of("t"), follower_of(cluster, "t")
+        assert leader is not None
+        damaged = {
+            leader: segment_files(directory_of(cluster, leader, "t"))[1],
+            follower: segment_files(directory_of(cluster, follower, "t"))[3],
+        }
+        for path in damaged.values():
+            flip_bit(path, 300)
+        asked = next(node for node in cluster.nodes if node not in damaged)
+        result = await verify(cluster, asked, "--topic", "t")
+        assert result.exit_code == 1
+        lines = sorted(result.stdout.splitlines())
+        assert len(lines) == 2
+        for line, node_id in zip(lines, sorted(damaged), strict=True):
+            base = int(damaged[node_id].stem)
+            assert line.startswith(f"damaged: node {node_id}: t/0: segment {base}: offset {base}: ")
+            assert "checksum" in line
+            assert str(tmp_path) not in line
+        await until(lambda: files_are_equal(cluster, "t"))
+        for node_id in damaged:
+            log = cluster.partition(node_id, "t").log
+            await until(lambda log=log: not log.damage)  # type: ignore[misc]
+        result = await verify(cluster, asked, "--topic", "t")
+        assert result.exit_code == 0, result.output
+
+
+@in_loop
+async def test_bytes_of_the_growing_segment_are_compared_too(tmp_path: Path):
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        await until_equal(cluster, "t", expected(5))
+        follower = follower_of(cluster, "t")
+        flip_bit(segment_files(directory_of(cluster, follower, "t"))[0], 300)
+        result = await verify(cluster, 1, "--topic", "t", "--json")
+        assert result.exit_code == 1
+        report = json.loads(result.stdout)
+        [finding] = report["findings"]
+        assert (finding["kind"], finding["node_id"], finding["segment"]) == ("damaged", follower, 0)
+        assert report["damaged"] == 1
+        assert not report["is_sound"]
+        await until_equal(cluster, "t", expected(5))
+
+
+@in_loop
+async def test_a_node_that_is_down_is_named_as_unchecked(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        await until_equal(cluster, "t", expected(5))
+        follower = follower_of(cluster, "t")
+        await cluster.stop_node(follower)
+        asked = next(iter(cluster.nodes))
+        await until(lambda: follower not in cluster.member(asked).state.nodes)
+        result = await verify(cluster, asked, "--topic", "t")
+        assert result.exit_code == 1
+        assert result.stdout == f"unchecked: node {follower}: t/0: the node is not alive\n"
+
+
+@in_loop
+async def test_requests_for_replicas_that_do_not_exist_are_refused_and_say_why(tmp_path: Path):
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        path = "/v1/cluster/segments"
+        for query, status, message in [
+            ("node=9&topic=t&partition=0", 404, "the cluster has no node 9"),
+            ("node=1&topic=nope&partition=0", 404, "nope"),
+            ("node=1&topic=t&partition=7", 404, "7"),
+            ("topic=t&partition=0", 400, "node"),
+            ("node=1&topic=t&partition=0&until=-1", 400, "until"),
+        ]:
+            answer = await send(cluster, 1, "GET", f"{path}?{query}")
+            assert answer.status == status, query
+            assert message in json.loads(answer.body)["error"]["message"], query
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--bootstrap", "127.0.0.1:1"), ("--data", "x"), ("--acknowledged", "x"), ("--seed", "1")],
+    ids=lambda words: words[0],
+)
+def test_options_of_other_verifications_are_refused(words):
+    result = run("verify", "--cluster", *words)
+    assert result.exit_code == 2
+    assert f"{words[0]} and --cluster cannot be combined" in result.stderr
+
+
+def test_a_server_is_for_clusters_only():
+    result = run("verify", "--server", "http://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "--server is for --cluster" in result.stderr
