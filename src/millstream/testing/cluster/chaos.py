@@ -163,10 +163,16 @@ def run_rounds(
         part = rounds[start : start + check_every]
         try:
             results += _run_checked(cluster, part, report)
+        except ChaosFailed:
+            raise
         except Exception as error:
-            names = ", ".join(str(planned) for planned in part)
-            raise ChaosFailed(f"{type(error).__name__}: {error}\nin {names}") from error
+            raise ChaosFailed(_failure(error, "the check after", part)) from error
     return results
+
+
+def _failure(error: Exception, place: str, rounds: Sequence[Round]) -> str:
+    names = "\n".join(f"  {planned}" for planned in rounds)
+    return f"{type(error).__name__}: {error}\nin {place}\n{names}"
 
 
 def _run_checked(
@@ -183,8 +189,12 @@ def _run_checked(
     try:
         wait_for_more(loads)
         results = []
-        for planned in rounds:
-            results.append(run_round(cluster, loads, planned, topics[0]))
+        for index, planned in enumerate(rounds):
+            try:
+                results.append(run_round(cluster, loads, planned, topics[0]))
+            except Exception as error:
+                failure = _failure(error, "the last of these rounds", rounds[: index + 1])
+                raise ChaosFailed(failure) from error
             report(str(results[-1]))
     finally:
         for load in loads:
@@ -290,6 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ChaosFailed as error:
         _print(f"FAILED {error}")
         _print(f"data and logs are in {directory}")
+        _print(f"to repeat it: {_command(options)}")
         return 1
     pauses = sorted(result.write_pause_s for result in results)
     _print(
@@ -299,6 +310,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.directory is None:
         shutil.rmtree(directory)
     return 0
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Return the command line with which these rounds are run again."""
+    names = ("seed", "first", "rounds", "check_every", "faults")
+    values = {name: getattr(options, name) for name in names}
+    if values["faults"] == ",".join(FAULTS):
+        del values["faults"]
+    flags = [f"--{name.replace('_', '-')} {value}" for name, value in values.items()]
+    return " ".join(["python -m millstream.testing.cluster.chaos", *flags])
 
 
 def _positive(text: str) -> int:
