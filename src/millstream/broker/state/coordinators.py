@@ -24,7 +24,7 @@ from millstream.broker.state.internal_partitions import InternalPartition, Inter
 from millstream.broker.state.state_log import StateLog, state_log_config
 from millstream.clock import Clock, Timers
 from millstream.config.schema import LogConfig
-from millstream.errors import CoordinatorLoading, MillstreamError, NotCoordinator
+from millstream.errors import CoordinatorLoading, MillstreamError, NotCoordinator, Unavailable
 from millstream.storage.disk.executor import Executor
 
 logger = logging.getLogger(__name__)
@@ -226,6 +226,14 @@ class Coordinators(Generic[C]):
             if state is not None:
                 await state.close()
             self._note_failure(term, error)
+            return
+        except Exception:
+            # Else requests would be told forever that it is being loaded.
+            logger.exception("%s cannot be loaded", term.partition)
+            term.state = None
+            if state is not None:
+                await state.close()
+            self._note_failure(term, Unavailable(f"{term.partition}: internal error"))
             return
         if term.error is not None:  # It is over by now; `_end` waits for this.
             coordinator.depose(term.error)
