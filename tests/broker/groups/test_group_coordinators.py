@@ -20,6 +20,7 @@ from millstream.errors import (
     InvalidTransactionState,
     NotCoordinator,
     NotCoordinatorAnymore,
+    Unavailable,
     UnknownGroup,
 )
 from millstream.records.topic_partition import TopicPartition
@@ -315,6 +316,22 @@ async def test_a_state_that_cannot_be_read_is_told_and_read_again() -> None:
         with pytest.raises(CorruptData, match="damaged"):
             node.fetch(A)
         assert node.groups.coordinators.failures() == [f"{partition_of(A)}: the log is damaged"]
+        node.partitions.error = None
+        node.partitions.timers.advance(LOAD_RETRY_SECONDS)
+        await turns()
+        assert node.fetch(A) is None
+        assert node.groups.coordinators.failures() == []
+
+
+@in_loop
+async def test_a_state_that_a_bug_kept_from_being_loaded_is_loaded_again() -> None:
+    async with a_node() as node:
+        node.partitions.error = KeyError("a bug")
+        node.partitions.elect(partition_of(A))
+        await turns()
+        with pytest.raises(Unavailable, match="internal error"):
+            node.fetch(A)
+        assert node.groups.coordinators.failures()
         node.partitions.error = None
         node.partitions.timers.advance(LOAD_RETRY_SECONDS)
         await turns()

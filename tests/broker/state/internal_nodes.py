@@ -9,7 +9,7 @@ from typing import Any
 from millstream.broker.state.coordinators import CoordinatorContext
 from millstream.broker.state.internal_partitions import InternalPartition, LeadershipListener
 from millstream.config.schema import LogConfig
-from millstream.errors import MillstreamError, NotCoordinator, NotLeader, NotLeaderAnymore
+from millstream.errors import NotCoordinator, NotLeader, NotLeaderAnymore
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.testing import ManualClock, ManualTimers, SimulatedFilesystem
@@ -84,7 +84,7 @@ class ElectedPartitions:
         self.logs: dict[InternalPartition, LedLog] = {}
         self.opening: asyncio.Event | None = None
         """If set, logs are opened once the event is: the high watermark is too low before."""
-        self.error: MillstreamError | None = None
+        self.error: Exception | None = None
         """If set, opening a log fails with it."""
         self.has_lease = True
         self._count = count

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from millstream.broker.topics.topics import Replication
 from millstream.cluster.circuit_breaker import BreakerLimits, BreakerState
+from millstream.cluster.control.cluster_state import PartitionId
+from millstream.cluster.control.proposer import ProposalOutcome
+from millstream.cluster.coordination.cluster_partitions import ClusterPartitions
+from millstream.cluster.coordination.internal_topics import PARTITIONS, topic_of
+from millstream.cluster.replication import replica_manager
 from millstream.cluster.replication.local_replica import LocalReplica
-from millstream.errors import LogClosed, NotLeader, NotLeaderAnymore, OutcomeUnknown
+from millstream.cluster.replication_state import Proposal, ReplicationState
+from millstream.errors import LogClosed, NotLeader, NotLeaderAnymore, OutcomeUnknown, Unavailable
 from tests.cluster.local_cluster import (
     LONG_LEASE_MS,
     LocalCluster,
@@ -204,3 +211,118 @@ async def test_a_node_that_registers_again_fetches_at_once_from_those_who_refuse
         cluster.connections[follower].reconnect()
         await submit(cluster.partition(leader, "t"), "a")
         await until(lambda: values_of(cluster.partition(follower, "t")) == ["a"])
+
+
+@in_loop
+async def test_a_leader_whose_proposal_failed_in_an_unexpected_way_proposes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        follower = next(node_id for node_id in cluster.nodes if node_id != leader)
+        partition = cluster.nodes[leader].broker.admin.partition
+        await until(lambda: follower in partition("t", 0).isr)
+        proposer = cluster.member(leader).proposer
+        propose, failed = proposer.propose, set[PartitionId]()
+
+        async def fail_once(key: PartitionId, proposal: Proposal) -> ProposalOutcome:
+            if key not in failed:
+                failed.add(key)
+                raise KeyError("a bug")
+            return await propose(key, proposal)
+
+        monkeypatch.setattr(proposer, "propose", fail_once)
+        await cluster.stop_node(follower)
+        await until(lambda: follower not in partition("t", 0).isr)
+        assert failed
+        assert cluster.member(leader).replicas.context.counters.internal_errors == len(failed)
+
+
+@pytest.mark.parametrize("error", [Unavailable("the disk is full"), KeyError("a bug")])
+@in_loop
+async def test_a_replica_that_could_not_take_its_role_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    monkeypatch.setattr(replica_manager, "ROLE_RETRY_SECONDS", 0.05)
+    lead, follow = LocalReplica._lead, LocalReplica._follow
+    failed = set[tuple[int, str]]()
+
+    def fail_once(replica: LocalReplica, role: str) -> None:
+        key = replica._context.node_id, role
+        if replica.topic.name == "t" and key not in failed:
+            failed.add(key)
+            raise error
+
+    async def lead_late(replica: LocalReplica, state: ReplicationState) -> None:
+        fail_once(replica, "lead")
+        await lead(replica, state)
+
+    async def follow_late(replica: LocalReplica, state: ReplicationState) -> None:
+        fail_once(replica, "follow")
+        await follow(replica, state)
+
+    monkeypatch.setattr(LocalReplica, "_lead", lead_late)
+    monkeypatch.setattr(LocalReplica, "_follow", follow_late)
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        await submit(cluster.partition(leader, "t"), "a")
+        await until(lambda: ends(cluster, "t") == [(1, 1)] * 3)
+        assert {role for _, role in failed} == {"lead", "follow"}
+        for node_id in cluster.nodes:
+            assert not cluster.member(node_id).replicas.problems()
+
+
+@in_loop
+async def test_a_failure_in_one_partition_keeps_no_other_of_its_fetch_from_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        node = next(iter(cluster.nodes.values()))
+        await node.broker.topics.create(
+            "t", partitions=2, replication=Replication(assignments=((1, 2, 3), (1, 2, 3)))
+        )
+        await until(lambda: cluster.leader_of("t", 0) == cluster.leader_of("t", 1) == 1)
+        await cluster.stop_node(3)
+        for index in range(2):
+            await submit(cluster.partition(1, "t", index), "a")
+        advance, failures = LocalReplica.advance, 0
+
+        def fail_once(replica: LocalReplica) -> None:
+            nonlocal failures
+            if replica._context.node_id == 3 and replica.topic.name == "t" and not failures:
+                failures += 1
+                raise KeyError("a bug")
+            advance(replica)
+
+        monkeypatch.setattr(LocalReplica, "advance", fail_once)
+        await cluster.start_node(3)
+        isr = cluster.nodes[1].broker.admin.partition
+        await until(lambda: all(3 in isr("t", index).isr for index in range(2)))
+        for index in range(2):
+            await submit(cluster.partition(1, "t", index), "b")
+            await until(lambda i=index: values_of(cluster.partition(3, "t", i)) == ["a", "b"])
+        assert failures == 1
+
+
+@in_loop
+async def test_internal_topics_that_could_not_be_created_are_created_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    create, failures = ClusterPartitions.create, 0
+
+    async def fail_once(partitions: ClusterPartitions, name: str) -> None:
+        nonlocal failures
+        if not failures:
+            failures += 1
+            raise Unavailable("the metadata store cannot be reached")
+        await create(partitions, name)
+
+    monkeypatch.setattr(ClusterPartitions, "create", fail_once)
+    async with local_cluster(tmp_path, 1, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        topics = cluster.nodes[1].broker.topics
+        await until(lambda: all(topics.find(topic_of(name)) is not None for name in PARTITIONS))
+        assert failures == 1

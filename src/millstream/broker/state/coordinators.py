@@ -240,6 +240,14 @@ class Coordinators(Generic[C]):
                 await state.close()
             self._note_failure(term, error)
             return
+        except Exception:
+            # Else requests would be told forever that it is being loaded.
+            logger.exception("%s cannot be loaded", term.partition)
+            term.state = None
+            if state is not None:
+                await state.close()
+            self._note_failure(term, Unavailable(f"{term.partition}: internal error"))
+            return
         if term.error is not None:  # It is over by now; `_end` waits for this.
             coordinator.depose(term.error)
             await coordinator.close()

@@ -182,15 +182,22 @@ class ControllerLoop:
         self._epoch = revision
         self._state.controller_id = self._membership.node_id
         # In a task: it waits for the leaders that this loop elects.
-        self._creating = asyncio.get_running_loop().create_task(self._create_internal())
+        self._creating = asyncio.get_running_loop().create_task(self._create_internal(revision))
         logger.info("node %d is the controller, epoch %d", self._membership.node_id, revision)
         return True
 
-    async def _create_internal(self) -> None:
-        try:
-            await self._create_internal_topics()
-        except MillstreamError as error:  # The next controller tries again.
-            logger.warning("controller: internal topics were not created: %s", error)
+    async def _create_internal(self, epoch: int) -> None:
+        """Create the internal topics, as long as this node is the controller: groups need them."""
+        while self._epoch == epoch:
+            try:
+                await self._create_internal_topics()
+            except MillstreamError as error:
+                logger.warning("controller: internal topics were not created: %s", error)
+            except Exception:
+                logger.exception("controller: internal topics were not created")
+            else:
+                return
+            await asyncio.sleep(RETRY_SECONDS)
 
     # Decisions.
 

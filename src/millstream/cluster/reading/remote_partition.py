@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -29,8 +30,6 @@ from millstream.errors import (
     OutcomeUnknown,
     PeerUnavailable,
     Unavailable,
-    UnknownTopic,
-    UnknownTopicId,
 )
 from millstream.protocols.peer.handshake import Purpose
 from millstream.protocols.peer.messages.delete_before import DeleteBeforeRequest
@@ -43,6 +42,8 @@ from millstream.records.record import Gap
 from millstream.storage.prefetch import ColdRange
 from millstream.tracing import untraced
 
+logger = logging.getLogger(__name__)
+
 CALL_SECONDS_MAX = 10.0
 """How long a leader may take to answer."""
 
@@ -51,6 +52,9 @@ ASK_SECONDS_MAX = 1.0
 over by then. After the loss of a node it takes longer, and clients are told so."""
 
 RETRY_SECONDS = 0.1
+
+FAILED_SECONDS = 1.0
+"""Time until the next request for news after an unexpected error."""
 
 NEWS_SECONDS_MAX = 20.0
 """How long a request for news waits at the leader."""
@@ -214,17 +218,22 @@ class RemotePartition:
             self._following = None
 
     async def _follow(self) -> None:
-        """Learn of news as long as somebody watches."""
+        """Learn of news as long as somebody watches.
+
+        Errors end nothing. The leader of a new topic may not have heard of the topic yet; and if it
+        was deleted, the watchers are told of that by others, and stop watching.
+        """
         while True:
             try:
                 response = await self.call(
                     self._news_request(), timeout_s=NEWS_SECONDS_MAX + CALL_SECONDS_MAX
                 )
                 self.take(response)
-            except (UnknownTopic, UnknownTopicId):
-                return  # It was deleted: the watchers are told of that by others.
             except MillstreamError:
                 await asyncio.sleep(RETRY_SECONDS)
+            except Exception:
+                logger.exception("%s: news of its leader were not taken", self)
+                await asyncio.sleep(FAILED_SECONDS)
 
     def _news_request(self) -> FetchBatchesRequest:
         known = self._ends

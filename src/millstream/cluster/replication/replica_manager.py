@@ -36,6 +36,10 @@ TICK_SECONDS = 0.1
 HIGH_WATERMARKS_SECONDS = 5.0
 """How often the high watermarks of all replicas are stored: what is lost since is not noticed."""
 
+ROLE_RETRY_SECONDS = 1.0
+"""Time until a replica that could not take its role tries again. Nobody else would: the state of
+its partition says that it leads or follows, and may not change for days."""
+
 HAND_OVER_SECONDS_MAX = 5.0
 """How long a node that stops waits for its successors."""
 
@@ -59,6 +63,13 @@ class LedPartition(NamedTuple):
     """Replicas that have every committed record, the leader included."""
     assigned: int
     """Replicas that it should have, without those that are being removed."""
+
+
+class _FailedRole(NamedTuple):
+    """Why a replica could not take its role, and the next attempt."""
+
+    problem: str
+    retry: asyncio.TimerHandle
 
 
 class ReplicaManager:
@@ -89,6 +100,7 @@ class ReplicaManager:
         self._peers = peers
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._applying: dict[PartitionId, asyncio.Task[None]] = {}
+        self._failed_roles: dict[PartitionId, _FailedRole] = {}
         self._ticks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._saver: asyncio.Task[None] | None = None
@@ -113,8 +125,10 @@ class ReplicaManager:
     def remove(self, topic: Topic) -> None:
         """Forget the partitions of a deleted topic."""
         for index in range(len(topic.partitions)):
-            replica = self.replicas.pop(PartitionId(topic.id, index), None)
-            if replica is not None:
+            key = PartitionId(topic.id, index)
+            if (failed := self._failed_roles.pop(key, None)) is not None:
+                failed.retry.cancel()
+            if (replica := self.replicas.pop(key, None)) is not None:
                 replica.forget()
 
     def _on_leading(self, replica: LocalReplica, epoch: int | None) -> None:
@@ -162,6 +176,8 @@ class ReplicaManager:
         if self._on_partition in state.on_partition:
             state.on_partition.remove(self._on_partition)
             state.on_life_ended.remove(self._on_life_ended)
+        for failed in self._failed_roles.values():
+            failed.retry.cancel()
         tasks = [*self._ticks, *self._applying.values()]
         await self.repair.stop()
         for loop_task in (self._ticker, self._saver):
@@ -249,14 +265,32 @@ class ReplicaManager:
                 await replica.end_life()
             await replica.apply(self.context.state.partitions.get(replica.key))
         except MillstreamError as error:
-            replica.problem = f"{replica}: the replica cannot take its role: {error}"
-            logger.error("%s", replica.problem)  # noqa: TRY400
+            self._role_failed(replica, str(error))
         except Exception:
-            replica.problem = f"{replica}: the replica cannot take its role: internal error"
             self.context.counters.internal_errors += 1
-            logger.exception("%s", replica.problem)
+            if replica.key not in self._failed_roles:
+                logger.exception("%s: the replica cannot take its role", replica)
+            self._role_failed(replica, "internal error")
+        else:
+            failed = self._failed_roles.pop(replica.key, None)
+            if failed is not None:
+                failed.retry.cancel()
+                if replica.problem == failed.problem:
+                    replica.problem = None
         if replica.is_repaired:
             self.repair.wake(replica)
+
+    def _role_failed(self, replica: LocalReplica, reason: str) -> None:
+        replica.problem = f"{replica}: the replica cannot take its role: {reason}"
+        before = self._failed_roles.get(replica.key)
+        if before is not None:
+            before.retry.cancel()
+        if before is None or before.problem != replica.problem:
+            logger.error("%s", replica.problem)
+        retry = asyncio.get_running_loop().call_later(
+            ROLE_RETRY_SECONDS, self._apply_later, replica.key
+        )
+        self._failed_roles[replica.key] = _FailedRole(replica.problem, retry)
 
     def _follow_leader(self, replica: LocalReplica) -> None:
         leader_id = replica.leader_id
