@@ -35,7 +35,8 @@ SMALL = {
 LARGE = {
     "2-2-4": Bounds(2, 2, 4, record_losses=1),
     "1-3-5": Bounds(1, 3, 5, record_losses=1),
-    "1-2-4-lost-end": Bounds(1, 2, 4, end_losses=1),
+    "1-2-3-lost-end": Bounds(1, 2, 3, end_losses=1),
+    "1-2-4-lost-end": Bounds(1, 2, 4, crashes=0, end_losses=1),
 }
 
 
