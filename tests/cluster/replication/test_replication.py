@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.topics.topics import Replication
+from millstream.cluster.circuit_breaker import BreakerLimits, BreakerState
 from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.control.proposer import ProposalOutcome
 from millstream.cluster.coordination.cluster_partitions import ClusterPartitions
@@ -306,3 +307,23 @@ async def test_internal_topics_that_could_not_be_created_are_created_later(
         topics = cluster.nodes[1].broker.topics
         await until(lambda: all(topics.find(topic_of(name)) is not None for name in PARTITIONS))
         assert failures == 1
+
+
+@in_loop
+async def test_a_node_that_was_cut_off_follows_as_soon_as_it_has_registered_again(tmp_path: Path):
+    """It does not wait until the breakers close that opened while it reached nobody."""
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        follower = next(node_id for node_id in cluster.nodes if node_id != leader)
+        joined = cluster.nodes[follower]._cluster
+        assert joined is not None
+        joined.peers._limits = BreakerLimits(open_seconds=3600.0)
+        joined.peers.forget(leader)
+        cluster.isolate(follower)
+        await until(lambda: joined.peers.breaker_states().get(leader) is BreakerState.OPEN)
+        await until(lambda: follower not in cluster.member(leader).state.nodes)
+        cluster.heal(follower)
+        await submit(cluster.partition(leader, "t"), "a")
+        await until(lambda: values_of(cluster.partition(follower, "t")) == ["a"])
