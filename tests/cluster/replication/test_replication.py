@@ -19,6 +19,7 @@ from millstream.cluster.replication_state import Proposal, ReplicationState
 from millstream.errors import LogClosed, NotLeader, NotLeaderAnymore, OutcomeUnknown, Unavailable
 from tests.cluster.local_cluster import (
     LONG_LEASE_MS,
+    SHORT_LEASE_MS,
     LocalCluster,
     local_cluster,
     submit,
@@ -86,7 +87,7 @@ def values_of_if_open(cluster: LocalCluster, node_id: int) -> list[str]:
 
 @in_loop
 async def test_an_isolated_leader_loses_only_what_it_did_not_acknowledge(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await cluster.create("t")
         old = cluster.leader_of("t")
         assert old is not None
@@ -109,7 +110,7 @@ async def test_an_isolated_leader_loses_only_what_it_did_not_acknowledge(tmp_pat
 
 @in_loop
 async def test_acks_1_is_not_answered_after_the_lease(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await cluster.create("t")
         old = cluster.leader_of("t")
         assert old is not None
@@ -312,7 +313,7 @@ async def test_internal_topics_that_could_not_be_created_are_created_later(
 @in_loop
 async def test_a_node_that_was_cut_off_follows_as_soon_as_it_has_registered_again(tmp_path: Path):
     """It does not wait until the breakers close that opened while it reached nobody."""
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await cluster.create("t")
         leader = cluster.leader_of("t")
         assert leader is not None
