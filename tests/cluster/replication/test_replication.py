@@ -128,10 +128,12 @@ async def test_a_failure_in_one_partition_does_not_end_the_isr_changes_of_others
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with local_cluster(tmp_path) as cluster:
-        await cluster.create("t")
-        leader = cluster.leader_of("t")
-        assert leader is not None
-        follower = next(node_id for node_id in cluster.nodes if node_id != leader)
+        leader, follower = 1, 2
+        for topic in ("t", "other"):
+            await cluster.nodes[leader].broker.topics.create(
+                topic, partitions=1, replication=Replication(assignments=((1, 2, 3),))
+            )
+            await until(lambda name=topic: cluster.leader_of(name) == leader)
         replicas = cluster.member(leader).replicas.replicas.values()
         failures = 0
 
@@ -140,11 +142,8 @@ async def test_a_failure_in_one_partition_does_not_end_the_isr_changes_of_others
             failures += 1
             raise LogClosed("it is not open")
 
-        def others() -> list[LocalReplica]:
-            return [r for r in replicas if r.leader is not None and r.topic.name != "t"]
-
-        await until(lambda: bool(others()))
-        monkeypatch.setattr(others()[0], "tick", fail)
+        [other] = [replica for replica in replicas if replica.topic.name == "other"]
+        monkeypatch.setattr(other, "tick", fail)
         await until(lambda: failures > 0)
         partition = cluster.nodes[leader].broker.admin.partition
         await cluster.stop_node(follower)

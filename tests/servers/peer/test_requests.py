@@ -339,7 +339,9 @@ async def test_work_that_is_cancelled_before_it_begins_leaves_nothing():
             await raw.send(request_frame(FORWARD, 7) + cancel)  # They arrive together.
             header, _ = await next_frame(raw)
             assert (header.correlation_id, header.error_code) == (7, PeerErrorCode.CANCELLED)
-        await until(lambda: inspect.getcoroutinestate(works[0]) == inspect.CORO_CLOSED)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert inspect.getcoroutinestate(works[0]) == inspect.CORO_CLOSED
 
 
 @in_loop
