@@ -346,6 +346,8 @@ class NodeCluster:
                     self.peers.forget(other)
             self.peers.forget(node_id)
             self.listener.recheck()
+            if row is not None and node_id == self.identity.node_id:
+                self.peers.forgive()  # Others do not wait either before they connect to this node.
 
     def _authorize(self, peer: ConnectingPeer) -> PeerErrorCode:
         """Allow nodes that are registered, from the directory that they registered with."""

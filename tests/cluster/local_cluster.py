@@ -38,6 +38,9 @@ WAIT_SECONDS = 30.0
 LONG_LEASE_MS = 10_000
 """For tests in which no lease has to expire: a busy machine must not cost a node its partitions."""
 
+SHORT_LEASE_MS = 2_000
+"""For tests that wait until a node that was cut off is taken for dead."""
+
 
 class LocalCluster:
     """Nodes by id."""
@@ -203,7 +206,7 @@ async def local_cluster(
     directory: Path,
     count: int = 3,
     *,
-    lease_ttl_ms: int = 2_000,
+    lease_ttl_ms: int = LONG_LEASE_MS,
     racks: Sequence[str] = (),
     telemetry: TelemetryConfig | None = None,
     **settings: Any,

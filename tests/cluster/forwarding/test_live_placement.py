@@ -16,7 +16,7 @@ from millstream.cluster.reading.remote_partition import RemotePartition
 from millstream.errors import UnknownTopicId
 from millstream.protocols.peer.messages.fetch_batches import FetchBatchesRequest
 from tests.cluster.forwarding.cluster_http import create, in_time, leader_of, others, url, urls
-from tests.cluster.local_cluster import LocalCluster, local_cluster, until
+from tests.cluster.local_cluster import SHORT_LEASE_MS, LocalCluster, local_cluster, until
 from tests.in_loop import in_loop
 
 
@@ -100,7 +100,7 @@ async def test_a_watcher_from_the_end_gets_what_is_appended_later_and_nothing_el
 
 @in_loop
 async def test_watchers_of_a_node_without_a_replica_go_on_with_the_next_leader(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "t", factor=2, min_insync_replicas="1")
         old = leader_of(cluster, "t")
         replicas = cluster.nodes[1].broker.cluster.placement("t", 0).replicas

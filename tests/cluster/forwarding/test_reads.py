@@ -22,7 +22,7 @@ from tests.cluster.forwarding.cluster_http import (
     url,
     urls,
 )
-from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until
+from tests.cluster.local_cluster import SHORT_LEASE_MS, LocalCluster, local_cluster, submit, until
 from tests.in_loop import in_loop
 
 RECORDS = "/v1/topics/t/records"
@@ -114,7 +114,7 @@ async def test_watchers_of_each_node_get_every_record_once(tmp_path: Path, facto
 
 @in_loop
 async def test_watchers_go_on_when_the_leader_is_isolated_and_replaced(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "t", factor=2, min_insync_replicas="1")
         old = leader_of(cluster, "t")
         replicas = cluster.nodes[1].broker.cluster.placement("t", 0).replicas

@@ -12,7 +12,7 @@ from millstream.clients.http.core.requests import Idempotency, Request
 from millstream.clients.http.core.responses import ClientResponse
 from millstream.errors import NodeUnreachable, NotLeader
 from tests.cluster.forwarding.cluster_http import leader_of, others, url
-from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until
+from tests.cluster.local_cluster import SHORT_LEASE_MS, LocalCluster, local_cluster, submit, until
 from tests.in_loop import in_loop
 
 TEXT = ("content-type", "text/plain")
@@ -204,7 +204,7 @@ async def test_a_stream_takes_records_of_kafka_clients_between_its_own(tmp_path:
 
 @in_loop
 async def test_writers_lose_and_double_nothing_when_nodes_are_replaced(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         paths = await streams_elsewhere(cluster)
         written = 0
 

@@ -19,6 +19,7 @@ from millstream.cluster.replication_state import Proposal, ReplicationState
 from millstream.errors import LogClosed, NotLeader, NotLeaderAnymore, OutcomeUnknown, Unavailable
 from tests.cluster.local_cluster import (
     LONG_LEASE_MS,
+    SHORT_LEASE_MS,
     LocalCluster,
     local_cluster,
     submit,
@@ -86,7 +87,7 @@ def values_of_if_open(cluster: LocalCluster, node_id: int) -> list[str]:
 
 @in_loop
 async def test_an_isolated_leader_loses_only_what_it_did_not_acknowledge(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await cluster.create("t")
         old = cluster.leader_of("t")
         assert old is not None
@@ -109,7 +110,7 @@ async def test_an_isolated_leader_loses_only_what_it_did_not_acknowledge(tmp_pat
 
 @in_loop
 async def test_acks_1_is_not_answered_after_the_lease(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await cluster.create("t")
         old = cluster.leader_of("t")
         assert old is not None
@@ -127,10 +128,12 @@ async def test_a_failure_in_one_partition_does_not_end_the_isr_changes_of_others
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with local_cluster(tmp_path) as cluster:
-        await cluster.create("t")
-        leader = cluster.leader_of("t")
-        assert leader is not None
-        follower = next(node_id for node_id in cluster.nodes if node_id != leader)
+        leader, follower = 1, 2
+        for topic in ("t", "other"):
+            await cluster.nodes[leader].broker.topics.create(
+                topic, partitions=1, replication=Replication(assignments=((1, 2, 3),))
+            )
+            await until(lambda name=topic: cluster.leader_of(name) == leader)
         replicas = cluster.member(leader).replicas.replicas.values()
         failures = 0
 
@@ -139,11 +142,8 @@ async def test_a_failure_in_one_partition_does_not_end_the_isr_changes_of_others
             failures += 1
             raise LogClosed("it is not open")
 
-        def others() -> list[LocalReplica]:
-            return [r for r in replicas if r.leader is not None and r.topic.name != "t"]
-
-        await until(lambda: bool(others()))
-        monkeypatch.setattr(others()[0], "tick", fail)
+        [other] = [replica for replica in replicas if replica.topic.name == "other"]
+        monkeypatch.setattr(other, "tick", fail)
         await until(lambda: failures > 0)
         partition = cluster.nodes[leader].broker.admin.partition
         await cluster.stop_node(follower)
@@ -326,3 +326,23 @@ async def test_internal_topics_that_could_not_be_created_are_created_later(
         topics = cluster.nodes[1].broker.topics
         await until(lambda: all(topics.find(topic_of(name)) is not None for name in PARTITIONS))
         assert failures == 1
+
+
+@in_loop
+async def test_a_node_that_was_cut_off_follows_as_soon_as_it_has_registered_again(tmp_path: Path):
+    """It does not wait until the breakers close that opened while it reached nobody."""
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        follower = next(node_id for node_id in cluster.nodes if node_id != leader)
+        joined = cluster.nodes[follower]._cluster
+        assert joined is not None
+        joined.peers._limits = BreakerLimits(open_seconds=3600.0)
+        joined.peers.forget(leader)
+        cluster.isolate(follower)
+        await until(lambda: joined.peers.breaker_states().get(leader) is BreakerState.OPEN)
+        await until(lambda: follower not in cluster.member(leader).state.nodes)
+        cluster.heal(follower)
+        await submit(cluster.partition(leader, "t"), "a")
+        await until(lambda: values_of(cluster.partition(follower, "t")) == ["a"])

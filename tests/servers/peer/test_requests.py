@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 import uuid
 
@@ -321,6 +322,30 @@ async def test_work_is_cancelled_when_its_caller_is_cancelled():
         assert server.counters.requests["Forward"].outcomes == {"cancelled": 1}
         await until(lambda: not connection.in_flight)
         await connection.call(PingRequest(), timeout_s=SECONDS)
+
+
+@in_loop
+async def test_work_that_is_cancelled_before_it_begins_leaves_nothing():
+    async with running_peer() as server:
+        works = []
+
+        async def forward():
+            raise AssertionError("it was cancelled before")
+
+        def begin(_request, _context):
+            works.append(forward())
+            return works[-1]
+
+        server.listener.serve(ForwardRequest, begin)
+        async with raw_peer(server.port) as raw:
+            await shake_hands(raw)
+            cancel = b"".join(encode_frame(FrameHeader(FrameKind.CANCEL, 7)))
+            await raw.send(request_frame(FORWARD, 7) + cancel)  # They arrive together.
+            header, _ = await next_frame(raw)
+            assert (header.correlation_id, header.error_code) == (7, PeerErrorCode.CANCELLED)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert inspect.getcoroutinestate(works[0]) == inspect.CORO_CLOSED
 
 
 @in_loop

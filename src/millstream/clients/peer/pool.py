@@ -210,6 +210,17 @@ class PeerPool:
         for purpose_pool in peer.pools.values():
             purpose_pool.forget_failures()
 
+    def forgive(self) -> None:
+        """Close the breakers that failures have opened, and connect again without a pause.
+
+        For a node that was cut off and is back: it was this node that could not be reached.
+        """
+        for peer in self._peers.values():
+            if not peer.breaker.is_tripped:
+                peer.breaker.reset()
+            for purpose_pool in peer.pools.values():
+                purpose_pool.forgive()
+
     def breaker_states(self) -> Mapping[int, BreakerState]:
         """Return the state of the breaker of each peer, by node id."""
         now = asyncio.get_running_loop().time()
@@ -336,6 +347,10 @@ class _PurposePool:
             self._ordered[key] = connection, count - 1
 
     # Connections.
+
+    def forgive(self) -> None:
+        """Forget that connections could not be made."""
+        self._failures, self._retry_at = 0, 0.0
 
     async def connection(self, deadline: float) -> PeerConnection:
         """Return the connection with the fewest requests, or a new one."""

@@ -30,7 +30,13 @@ from millstream.cluster.control.proposer import Proposer
 from millstream.cluster.control.removed_nodes import removed_key
 from millstream.cluster.control.replication_factor import factor_of, min_insync_of
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
-from millstream.errors import InvalidReplication, MillstreamError, OutcomeUnknown, Unavailable
+from millstream.errors import (
+    InvalidReplication,
+    LeaseExpired,
+    MillstreamError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from millstream.metadata.interface import (
     ABSENT,
     Compare,
@@ -131,7 +137,7 @@ class ControllerLoop:
             self._changed.clear()
             try:
                 is_done = await self._act()
-            except (Unavailable, OutcomeUnknown) as error:
+            except (Unavailable, OutcomeUnknown, LeaseExpired) as error:
                 logger.warning("controller: %s", error)
                 is_done = False
             except Exception:  # A bug in one decision must not leave partitions without leaders.

@@ -115,7 +115,7 @@ class PendingCall:
             self._fail()
             return
         if type(result) is CoroutineType:
-            self._start(self._await(result), context)
+            self._start(self._await(result), context, result)
         elif isinstance(result, AsyncIterator):
             self._start(self._stream(result), context)
         elif type(result) is DeferredResponse:
@@ -125,9 +125,24 @@ class PendingCall:
         else:
             self.answer(result)
 
-    def _start(self, work: Coroutine[Any, Any, None], context: PeerContext) -> None:
+    def _start(
+        self,
+        work: Coroutine[Any, Any, None],
+        context: PeerContext,
+        awaited: Coroutine[Any, Any, Any] | None = None,
+    ) -> None:
+        """Run `work` as a task; `awaited` is what it awaits."""
         self._set_timer(context)
         self._task = self._connection.tasks.start(self._supervise(work))
+
+        def end(_: object) -> None:
+            # If the task was cancelled before it ran, nothing of this has happened yet.
+            work.close()
+            if awaited is not None:
+                awaited.close()
+            self._release()
+
+        self._task.add_done_callback(end)
 
     def _set_timer(self, context: PeerContext) -> None:
         if not self.is_done:
