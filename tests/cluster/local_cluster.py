@@ -28,6 +28,7 @@ from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.records.build import build_batch
 from millstream.records.record import Record
 from millstream.storage.append.pending_append import Appended
+from millstream.storage.disk.filesystem import Filesystem
 from millstream.testing.memory_metadata import MemoryMetadata, MetadataServer
 
 ANY_PORT = Endpoint("127.0.0.1", 0)
@@ -58,6 +59,8 @@ class LocalCluster:
         self._count = count
         self._racks = racks
         self.settings = dict(settings or {})
+        self.disks: dict[int, Filesystem] = {}
+        """File systems of nodes that do not use the one of the machine."""
 
     async def start(self) -> None:
         await asyncio.gather(*(self.start_node(node_id) for node_id in range(1, self._count + 1)))
@@ -84,7 +87,7 @@ class LocalCluster:
                 }
             ),
         )
-        node = Node(config, metadata=connection)
+        node = Node(config, metadata=connection, filesystem=self.disks.get(node_id))
         self.nodes[node_id] = node
         self.connections[node_id] = connection
         await node.start()
@@ -201,10 +204,12 @@ async def local_cluster(
     *,
     lease_ttl_ms: int = 2_000,
     racks: Sequence[str] = (),
+    disks: Mapping[int, Filesystem] | None = None,
     **settings: Any,
 ) -> AsyncIterator[LocalCluster]:
     """Run a cluster for the duration of the block."""
     cluster = LocalCluster(directory, count, lease_ttl_ms, racks, settings)
+    cluster.disks.update(disks or {})
     await cluster.start()
     try:
         yield cluster
