@@ -29,6 +29,7 @@ from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.records.build import build_batch
 from millstream.records.record import Record
 from millstream.storage.append.pending_append import Appended
+from millstream.storage.disk.filesystem import Filesystem
 from millstream.testing.memory_metadata import MemoryMetadata, MetadataServer
 
 ANY_PORT = Endpoint("127.0.0.1", 0)
@@ -64,6 +65,8 @@ class LocalCluster:
         self.settings = dict(settings or {})
         self.telemetry = TelemetryConfig()
         """For nodes that are started from now on."""
+        self.disks: dict[int, Filesystem] = {}
+        """File systems of nodes that do not use the one of the machine."""
 
     async def start(self) -> None:
         await asyncio.gather(*(self.start_node(node_id) for node_id in range(1, self._count + 1)))
@@ -91,7 +94,7 @@ class LocalCluster:
                 }
             ),
         )
-        node = Node(config, metadata=connection)
+        node = Node(config, metadata=connection, filesystem=self.disks.get(node_id))
         self.nodes[node_id] = node
         self.connections[node_id] = connection
         await node.start()
@@ -209,11 +212,13 @@ async def local_cluster(
     lease_ttl_ms: int = LONG_LEASE_MS,
     racks: Sequence[str] = (),
     telemetry: TelemetryConfig | None = None,
+    disks: Mapping[int, Filesystem] | None = None,
     **settings: Any,
 ) -> AsyncIterator[LocalCluster]:
     """Run a cluster for the duration of the block."""
     cluster = LocalCluster(directory, count, lease_ttl_ms, racks, settings)
     cluster.telemetry = telemetry or cluster.telemetry
+    cluster.disks.update(disks or {})
     await cluster.start()
     try:
         yield cluster

@@ -112,7 +112,9 @@ class ClusterMember:
             background,
             resync or ResyncPolicy(),
         )
-        self.topics: SharedTopics = ClusterTopics(self.state, DeletedTopics(metadata, node_id))
+        self.topics: SharedTopics = ClusterTopics(
+            metadata, self.state, DeletedTopics(metadata, node_id)
+        )
         partitions = ClusterPartitions(self.state, self.replicas)
         remote = RemoteTransactions(
             node_id, self.state, partitions, peers, lambda: partitions.topics

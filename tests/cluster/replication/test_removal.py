@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from millstream.cluster.repair import may_remove_files
 from millstream.cluster.replication import replica_manager
 from millstream.cluster.replication_state import IsrMember, ReplicationState
-from tests.cluster.local_cluster import local_cluster, until
+from tests.cluster.local_cluster import WAIT_SECONDS, local_cluster, until
 from tests.cluster.replication.damage import (
     directory_of,
     expected,
@@ -81,3 +82,56 @@ async def test_files_of_a_replica_that_moved_while_its_node_was_down_are_removed
         await cluster.start_node(follower)
         await until(lambda: not directory.exists())
         assert seen(cluster, leader, "t") == expected(5)
+
+
+@in_loop
+async def test_a_topic_deleted_after_its_replica_moved_away_from_a_node_that_is_down_leaves_nothing(
+    tmp_path: Path,
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        follower = follower_of(cluster, "t")
+        directory = directory_of(cluster, follower, "t")
+        await cluster.stop_node(follower)
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        broker = cluster.nodes[leader].broker
+        await until(lambda: follower not in cluster.member(leader).state.nodes)
+        await broker.admin.reassign("t", 0, list(cluster.nodes))
+        await until(lambda: follower not in broker.admin.partition("t", 0).replicas)
+        await broker.topics.delete("t")
+        assert directory.exists()
+        node = await cluster.start_node(follower)
+        assert not directory.exists()
+        assert node.broker.topics.unknown == {}
+        await cluster.create("t")
+        assert all(seen(cluster, node_id, "t") in ([], None) for node_id in cluster.nodes)
+        async with asyncio.timeout(WAIT_SECONDS):  # Until nobody has to delete it any more.
+            while list(  # noqa: ASYNC110 - nobody tells.
+                await cluster.connections[leader].list("deleted/")
+            ):
+                await asyncio.sleep(0.01)
+
+
+@in_loop
+async def test_files_of_a_topic_whose_deletion_is_not_recorded_are_kept_and_reported(
+    tmp_path: Path,
+):
+    """They may be the last copy, if a backup of etcd was restored."""
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        follower = follower_of(cluster, "t")
+        directory = directory_of(cluster, follower, "t")
+        await cluster.stop_node(follower)
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        await cluster.nodes[leader].broker.topics.delete("t")
+        connection = cluster.connections[leader]
+        for entry in await connection.list("deleted/"):
+            await connection.transact(compares=[], deletes=[entry.key])
+        node = await cluster.start_node(follower)
+        assert directory.exists()
+        assert "has not recorded that it was deleted" in node.broker.topics.unknown["t"]
+        assert any(problem.code.value == "topic_unknown" for problem in node.broker.problems())

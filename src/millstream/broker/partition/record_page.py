@@ -77,7 +77,7 @@ async def read_page(
                 raise
             break  # The next page starts with the damage.
         except RecordsInRepair:
-            if cursor == from_offset and gap is None:
+            if not page.records and cursor == from_offset and gap is None:
                 raise
             break  # The next page is refused until they are repaired.
         if page.is_full:

@@ -45,7 +45,7 @@ from millstream.broker.queues.read_ahead import ReadAhead, read_offsets
 from millstream.broker.queues.receipts import Delivery
 from millstream.broker.queues.values import CLAIM_MAX, ClaimResult, LeasedJob
 from millstream.clock import Timer, Timers
-from millstream.errors import Busy, DamagedRecords, MillstreamError
+from millstream.errors import Busy, DamagedRecords, MillstreamError, RecordsInRepair
 from millstream.records.record import StoredRecord
 
 logger = logging.getLogger(__name__)
@@ -399,7 +399,12 @@ class ClaimService:
                     self._skip_damage(read_ahead, read_ahead.damage)
                     await asyncio.sleep(0)  # There may be many; let others run.
                     continue
-            has_more = await read_ahead.read_more(frontier)
+            try:
+                has_more = await read_ahead.read_more(frontier)
+            except RecordsInRepair:
+                if read_ahead.jobs.count and read_ahead.is_current(frontier):
+                    return read_ahead.jobs.count  # Deliver the jobs before them.
+                raise
         return 0
 
     def _skip_damage(self, read_ahead: ReadAhead, damage: DamagedRecords) -> None:

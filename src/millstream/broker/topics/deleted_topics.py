@@ -1,7 +1,8 @@
 """Deleted topics of a cluster whose records some nodes still have.
 
 Nodes delete the records of a topic when they learn of it, and a node that is down learns of it when
-it starts. Until then, one row names the nodes that have not deleted them yet:
+it starts. Until then, one row names the nodes that have not deleted them yet: those with replicas,
+and all that are down, because replicas that were moved away from them meanwhile may still be there:
 
     deleted/TOPIC-ID        {"version": 1, "name": "orders", "nodes": [1, 3]}
 

@@ -130,8 +130,8 @@ class SharedTopics(Protocol):
         """Return when every partition has a leader, or after a while."""
         ...
 
-    def nodes_with_replicas(self, topic: Topic) -> Collection[int]:
-        """Return the nodes that may have records of a topic."""
+    async def nodes_with_records(self, topic: Topic) -> Collection[int]:
+        """Return the nodes that may have records of a topic, and have to be told to delete them."""
         ...
 
 
@@ -254,7 +254,8 @@ class Topics:
             "restore meta.db, or remove the directory while the node is stopped, or start once with"
             " topics.adopt = true"
             if self._shared is None
-            else "remove the directory while the node is stopped"
+            else "the cluster has not recorded that it was deleted. If it was, or another node has"
+            " the records, remove the directory while the node is stopped"
         )
         self.unknown[name] = (
             f"{self._store.topic_directory(name)} belongs to {owner}, but the metadata has {found};"
@@ -731,9 +732,10 @@ class Topics:
 
     async def _delete_shared(self, topic: Topic, shared: SharedTopics) -> None:
         key = topic_key(topic.name)
+        nodes = await shared.nodes_with_records(topic)
         revision = await self._metadata.transact(
             compares=[Compare(key, topic.revision)],
-            puts=deletion_puts(topic.id, topic.name, shared.nodes_with_replicas(topic)),
+            puts=deletion_puts(topic.id, topic.name, nodes),
             deletes=[key],
         )
         if revision is None:

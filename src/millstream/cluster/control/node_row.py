@@ -50,6 +50,11 @@ def node_key(node_id: int) -> str:
     return f"{NODES_PREFIX}{node_id}"
 
 
+def node_of_life(key: str) -> int:
+    """Return the node of the key of a life."""
+    return int(key.removeprefix(LIVES_PREFIX))
+
+
 def life_key(node_id: int) -> str:
     """Return the key of the record of a node's last life."""
     return f"{LIVES_PREFIX}{node_id}"

@@ -9,9 +9,11 @@ from millstream.broker.topics.configs.topic_config import TopicConfig
 from millstream.broker.topics.deleted_topics import DeletedTopics
 from millstream.broker.topics.topic import Topic, TopicRow
 from millstream.cluster.control.cluster_state import ClusterState, PartitionId
+from millstream.cluster.control.node_row import LIVES_PREFIX, node_of_life
 from millstream.cluster.control.replication_factor import default_factor
 from millstream.config.schema import Durability
 from millstream.errors import InvalidAssignment, InvalidConfig, InvalidReplication
+from millstream.metadata.interface import Metadata
 
 LED_SECONDS_MAX = 10.0
 """How long a request that created a topic waits for the leaders of its partitions."""
@@ -20,8 +22,9 @@ LED_SECONDS_MAX = 10.0
 class ClusterTopics:
     """Checks new topics against the nodes that there are, and waits for their leaders."""
 
-    def __init__(self, state: ClusterState, deleted: DeletedTopics) -> None:
+    def __init__(self, metadata: Metadata, state: ClusterState, deleted: DeletedTopics) -> None:
         self.deleted = deleted
+        self._metadata = metadata
         self._state = state
 
     @property
@@ -79,14 +82,20 @@ class ClusterTopics:
         state = self._state.partitions.get(partition)
         return state is not None and state.leader in self._state.nodes
 
-    def nodes_with_replicas(self, topic: Topic) -> Collection[int]:
-        """Return the nodes that may have records of a topic."""
-        return {
+    async def nodes_with_records(self, topic: Topic) -> Collection[int]:
+        """Return the nodes that may have records of a topic, and have to be told to delete them.
+
+        A node that is down may have those of replicas that were moved away from it meanwhile. Nodes
+        that an operator has removed are not expected to come back.
+        """
+        with_replicas = {
             node
             for partition, state in self._state.partitions.items()
             if partition.topic_id == topic.id
             for node in state.replicas
         }
+        known = {node_of_life(entry.key) for entry in await self._metadata.list(LIVES_PREFIX)}
+        return with_replicas | (known - set(self._state.nodes) - set(self._state.removed))
 
 
 def check_assignment(replicas: Sequence[int], nodes: Collection[int]) -> None:
