@@ -60,6 +60,15 @@ def test_a_leader_that_was_started_again_needs_a_new_epoch():
     assert proposal.state.isr == (IsrMember(1, 30), *members(2, 3))
 
 
+def test_a_leader_that_disowned_its_replica_is_replaced_if_another_can_lead():
+    state = state_of().disowned(1)
+    proposal = elect(state, nodes_of(1, 2, 3))
+    assert proposal is not None
+    assert (proposal.state.leader, proposal.state.leader_epoch) == (2, state.leader_epoch + 1)
+    assert proposal.state.isr == members(2, 3)
+    assert elect(state, nodes_of(1)) is None
+
+
 def test_nobody_outside_the_isr_is_elected():
     assert elect(state_of((1, 2)), nodes_of(3)) is None
 

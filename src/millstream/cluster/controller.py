@@ -63,9 +63,15 @@ def is_electable(member: IsrMember, nodes: Nodes) -> bool:
 
 
 def is_led(state: ReplicationState, nodes: Nodes) -> bool:
-    """Whether the leader lives, in the life in which it was elected."""
+    """Whether the leader lives, in the life in which it was elected, and can lead.
+
+    A node that was elected, and finds that it cannot use its log, disowns its replica. It does not
+    hand over, because it does not lead.
+    """
     leader = nodes.get(state.leader)
-    return leader is not None and leader.broker_epoch == state.leader_broker_epoch
+    is_live = leader is not None and leader.broker_epoch == state.leader_broker_epoch
+    member = state.member(state.leader)
+    return is_live and (member is None or member.broker_epoch != NO_LIFE)
 
 
 def candidates(state: ReplicationState, nodes: Nodes) -> list[int]:

@@ -398,7 +398,7 @@ class LaggingJobs:
     def partitions(self, topic: Topic) -> Any:
         return topic.partitions
 
-    def leader_end(self, partition: Any) -> int | None:
+    def leader_end(self, partition: Any, since: float) -> int | None:
         return self.end
 
 

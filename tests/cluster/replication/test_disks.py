@@ -109,6 +109,29 @@ async def test_a_replica_that_is_not_in_the_isr_says_that_it_lost_its_end_before
 
 
 @in_loop
+async def test_a_node_that_is_elected_though_its_disk_has_failed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        leader, follower = cluster.leader_of("t"), follower_of(cluster, "t")
+        assert leader is not None
+        repair = cluster.member(follower).replicas.repair
+        with monkeypatch.context() as patch:
+            patch.setattr(repair, "_suspects", lambda: iter(()))  # It has not looked yet.
+            fail_disk(cluster.partition(follower, "t").log)
+            leading = cluster.partition(leader, "t").replica.leader
+            leading.hand_over(follower, cluster.nodes[leader]._clock.monotonic())
+            states = cluster.member(leader).state.partitions
+            key = cluster.partition(leader, "t").replica.key
+            await until(lambda: states[key].leader == follower)
+        await until(lambda: cluster.leader_of("t") not in (None, follower))
+        await fill(cluster, "t", 5, first=5)
+        await until_equal(cluster, "t", expected(10))
+
+
+@in_loop
 async def test_a_follower_that_could_not_open_its_log_tries_again_until_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

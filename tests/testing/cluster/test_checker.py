@@ -10,11 +10,11 @@ import pytest
 
 from millstream.testing.cluster.checker import check_history
 from millstream.testing.cluster.history import (
-    CommittedOffset,
-    Delivery,
     GroupHistory,
     History,
     JobCounts,
+    JobDelivery,
+    ObservedCommit,
     Outcome,
     QueueHistory,
     SeenBatch,
@@ -65,16 +65,16 @@ TRANSACTIONS = TransactionHistory(
 GROUP = GroupHistory(
     group="g",
     seen=[*STORED, STORED[2]],
-    committed=[CommittedOffset(0, 1), CommittedOffset(0, 3), CommittedOffset(0, 3)],
+    committed=[ObservedCommit(0, 1), ObservedCommit(0, 3), ObservedCommit(0, 3)],
     content=content(STORED),
 )
 QUEUE = QueueHistory(
     queue="q",
     sent=["a", "b", "c"],
     put=["a", "b"],
-    deliveries=[Delivery("a", 1), Delivery("b", 1), Delivery("b", 2)],
-    completed=[Delivery("a", 1)],
-    unanswered=[Delivery("b", 2)],
+    deliveries=[JobDelivery("a", 1), JobDelivery("b", 1), JobDelivery("b", 2)],
+    completed=[JobDelivery("a", 1)],
+    unanswered=[JobDelivery("b", 2)],
     counts=JobCounts(enqueued=2, acked=2, ready=0, leased=0, dead=0),
 )
 STREAM = StreamHistory(stream="s", sent=4, acknowledged=2, content=[0, 1, 2])
@@ -137,17 +137,17 @@ WRONG = [
     wrong(
         GROUP,
         "committed offsets fell",
-        committed=[CommittedOffset(0, 3), CommittedOffset(0, 2)],
+        committed=[ObservedCommit(0, 3), ObservedCommit(0, 2)],
     ),
     wrong(GROUP, "but these records were not read", seen=[STORED[0], STORED[2]]),
     wrong(QUEUE, "jobs were lost", unanswered=[]),
     wrong(
         QUEUE,
         "completed jobs were delivered again",
-        deliveries=[*QUEUE.deliveries, Delivery("a", 2)],
+        deliveries=[*QUEUE.deliveries, JobDelivery("a", 2)],
     ),
-    wrong(QUEUE, "completed twice", completed=[Delivery("a", 1), Delivery("a", 1)]),
-    wrong(QUEUE, "that nobody put", deliveries=[*QUEUE.deliveries, Delivery("x", 1)]),
+    wrong(QUEUE, "completed twice", completed=[JobDelivery("a", 1), JobDelivery("a", 1)]),
+    wrong(QUEUE, "that nobody put", deliveries=[*QUEUE.deliveries, JobDelivery("x", 1)]),
     wrong(QUEUE, "jobs are left", counts=QUEUE.counts._replace(acked=1, ready=1)),
     wrong(QUEUE, "jobs are left or dead", counts=QUEUE.counts._replace(dead=1)),
     wrong(QUEUE, "jobs were sent", counts=QUEUE.counts._replace(enqueued=1, acked=1)),

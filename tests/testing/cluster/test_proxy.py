@@ -137,13 +137,15 @@ def test_a_connection_through_a_cut_is_silent_until_it_heals(network: Network, p
 
 
 def test_a_party_that_is_not_there_ends_the_connection(network: Network):
-    [closed, port] = free_ports(2)
-    network.add_proxy(port, ("127.0.0.1", closed), "b", lambda _: "a")
-    with (
-        socket.create_connection(("127.0.0.1", port), WAIT_SECONDS) as client,
-        pytest.raises(ConnectionResetError),
-    ):
-        client.recv(1)
+    with socket.socket() as silent:  # Nobody listens there, and nobody else can.
+        silent.bind(("127.0.0.1", 0))
+        [port] = free_ports(1)
+        network.add_proxy(port, silent.getsockname(), "b", lambda _: "a")
+        with (
+            pytest.raises(ConnectionResetError),
+            socket.create_connection(("127.0.0.1", port), WAIT_SECONDS) as client,
+        ):
+            client.recv(1)
 
 
 def test_late_and_lost_bytes_arrive_complete_and_in_order(network: Network, pair: Pair):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -80,6 +81,10 @@ class RemotePartition:
         self._replica = replica
         self._peers = peers
         self._ends: PartitionEnds | None = None
+        self.asked_at = -math.inf
+        """When the last question was sent whose answer is known, on the monotonic clock. The
+        known end is not before the end of that time.
+        """
         self._removal_token = object()
         self._asking: asyncio.Task[PartitionEnds] | None = None
         self._asking_next: asyncio.Task[PartitionEnds] | None = None
@@ -162,16 +167,19 @@ class RemotePartition:
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._asking, self._asking_next = self._asking_next, None
-        deadline = asyncio.get_running_loop().time() + ASK_SECONDS_MAX
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ASK_SECONDS_MAX
         while True:
+            sent_at = self._replica.clock.monotonic()
             try:
                 response = await self.call(self._request())
             except Unavailable:
-                if asyncio.get_running_loop().time() >= deadline:
+                if loop.time() >= deadline:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                self.take(response)
+                if self.take(response):
+                    self.asked_at = max(self.asked_at, sent_at)
                 return ends_of(response)
 
     def _request(self) -> FetchBatchesRequest:
@@ -185,21 +193,25 @@ class RemotePartition:
         except OutcomeUnknown as error:
             raise PeerUnavailable(f"node {node_id}, which leads {self}: {error}") from error
 
-    def take(self, response: FetchBatchesResponse) -> None:
-        """Note what a leader told, unless something newer is known; wake the watchers."""
+    def take(self, response: FetchBatchesResponse) -> bool:
+        """Note what a leader told, unless something newer is known; wake the watchers.
+
+        Returns whether a leader told it that has not been replaced, as far as is known.
+        """
         ends, known = ends_of(response), self._ends
         if known is not None:
             if ends.leader_epoch < known.leader_epoch:
-                return
+                return False
             is_same_leader = ends.leader_epoch == known.leader_epoch
             if is_same_leader and ends.high_watermark < known.high_watermark:
-                return  # A response was overtaken by a later one.
+                return True  # A response was overtaken by a later one.
         self._ends = ends
         if known is not None and known.removals != ends.removals:
             self._removal_token = object()
         if known != ends:
             for callback in tuple(self._watchers):
                 callback()
+        return True
 
     # Watching.
 

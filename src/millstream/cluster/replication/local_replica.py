@@ -17,6 +17,7 @@ from typing import Any
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import Topic
+from millstream.clock import Clock
 from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.control.proposer import ProposalOutcome
 from millstream.cluster.epochs import EpochHistory
@@ -517,6 +518,11 @@ class LocalReplica:
         if state is not None and self.leader is leader:
             leader.state_changed(state, context.clock.monotonic())
             self.publish_high_watermark()
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the node."""
+        return self._context.clock
 
     def hand_over(self) -> bool:
         """Hand leadership to another member of the ISR; return whether there is one."""

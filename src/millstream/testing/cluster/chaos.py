@@ -28,6 +28,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+import millstream
 from millstream.clients.kafka.client import KafkaClient
 from millstream.errors import LogOffline, OutcomeUnknown
 from millstream.testing.cluster.faults import FAULTS, FaultTarget
@@ -37,7 +38,13 @@ from millstream.testing.cluster.loads.confluent import (
     IdempotentLoad,
     TransactionLoad,
 )
-from millstream.testing.cluster.loads.http import AppendLoad, QueueLoad, StreamLoad, WatchLoad
+from millstream.testing.cluster.loads.http import (
+    CONFIG,
+    AppendLoad,
+    QueueLoad,
+    StreamLoad,
+    WatchLoad,
+)
 from millstream.testing.cluster.loads.load import Load, wait_for_more
 from millstream.testing.cluster.running import RunningCluster, running_cluster
 
@@ -206,6 +213,7 @@ def _run_checked(
         load.check()
     cluster.check_replicas(*topics, seconds=SAME_SECONDS_MAX)
     count = sum(load.count for load in loads)
+    remove_topics(cluster, name)
     seconds = time.monotonic() - began
     report(
         f"{count} successes of {len(loads)} loads: no rule is broken (checked in {seconds:.1f} s)"
@@ -226,6 +234,14 @@ def make_loads(cluster: RunningCluster, name: str) -> list[Load]:
         QueueLoad(urls, f"{name}-jobs", tolerated=TOLERATED),
         StreamLoad(urls, f"{name}-stream"),
     ]
+
+
+def remove_topics(cluster: RunningCluster, name: str) -> None:
+    """Delete what loads have made, so that many rounds do not need more and more partitions."""
+    with millstream.Client(cluster.urls, config=CONFIG) as client:
+        client.queue(f"{name}-jobs").delete()
+        for topic in (*TOPICS, "stream"):  # The topic of a stream is the stream.
+            client.topic(f"{name}-{topic}").delete()
 
 
 def run_round(

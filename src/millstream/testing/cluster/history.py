@@ -72,7 +72,9 @@ class TransactionHistory:
     content: TopicContent
 
 
-class CommittedOffset(NamedTuple):
+class ObservedCommit(NamedTuple):
+    """A committed offset that a client was told."""
+
     partition: int
     offset: int
 
@@ -84,12 +86,12 @@ class GroupHistory:
     group: str
     seen: Sequence[SeenRecord]
     """All records that the member was given, in that order."""
-    committed: Sequence[CommittedOffset]
+    committed: Sequence[ObservedCommit]
     """Committed offsets that were acknowledged, or returned when they were asked for, in order."""
     content: TopicContent
 
 
-class Delivery(NamedTuple):
+class JobDelivery(NamedTuple):
     job: str
     number: int
     """The first delivery of a job is number 1."""
@@ -114,10 +116,10 @@ class QueueHistory:
     """All jobs, also those whose put failed."""
     put: Sequence[str]
     """Jobs whose put was acknowledged."""
-    deliveries: Sequence[Delivery]
-    completed: Sequence[Delivery]
+    deliveries: Sequence[JobDelivery]
+    completed: Sequence[JobDelivery]
     """Deliveries whose acknowledgement was answered with success."""
-    unanswered: Sequence[Delivery]
+    unanswered: Sequence[JobDelivery]
     """Deliveries whose acknowledgement failed, so that it is not known whether it was done."""
     counts: JobCounts
 

@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -84,6 +85,7 @@ class Network:
         self._random = random.Random(seed)  # noqa: S311 - chooses what is late.
         self._changed = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
+        self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
         self._loop = asyncio.new_event_loop()
         self._servers: list[asyncio.Server] = []
         self._thread = threading.Thread(
@@ -148,6 +150,7 @@ class Network:
             task = asyncio.current_task()
             assert task is not None
             self._connections.add(task)
+            self._writers.add(writer)
             try:
                 name = source(int(writer.get_extra_info("peername")[1]))
                 await self._connect(_Side(reader, writer, name), target, target_name)
@@ -165,6 +168,7 @@ class Network:
     async def _connect(self, source: _Side, target: tuple[str, int], target_name: str) -> None:
         await self._until_open(source.name, target_name)
         reader, writer = await asyncio.open_connection(*target, limit=CHUNK_SIZE_MAX)
+        self._writers.add(writer)
         other = _Side(reader, writer, target_name)
         pumps = [
             asyncio.ensure_future(self._pump(source, other)),
@@ -253,6 +257,11 @@ class Network:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        for writer in self._writers:  # Also those that still wait for a reader.
+            writer.transport.abort()
+        # Transports close their sockets in later turns of the loop.
+        while any(_is_open(writer) for writer in self._writers):  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +271,10 @@ class _Side:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     name: str
+
+
+def _is_open(writer: asyncio.StreamWriter) -> bool:
+    return bool(writer.get_extra_info("socket").fileno() >= 0)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

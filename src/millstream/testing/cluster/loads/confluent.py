@@ -18,8 +18,8 @@ from confluent_kafka import (
 )
 
 from millstream.testing.cluster.history import (
-    CommittedOffset,
     GroupHistory,
+    ObservedCommit,
     Outcome,
     SeenRecord,
     SentRecord,
@@ -187,7 +187,7 @@ class GroupLoad(Load):
         self._group = f"{topic}-{protocol}"
         self._logger = _file_logger(logs / f"{self._group}.log")
         self._seen: list[SeenRecord] = []
-        self._committed: list[CommittedOffset] = []
+        self._committed: list[ObservedCommit] = []
 
     def __str__(self) -> str:
         return f"GroupLoad({self._protocol})"
@@ -235,7 +235,7 @@ class GroupLoad(Load):
 
     def _note(self, positions: list[TopicPartition]) -> None:
         self._committed += [
-            CommittedOffset(position.partition, position.offset)
+            ObservedCommit(position.partition, position.offset)
             for position in positions
             if position.error is None and position.offset >= 0
         ]
@@ -245,7 +245,7 @@ class GroupLoad(Load):
         partitions = [TopicPartition(self._topic, index) for index in range(PARTITIONS)]
         # None of them is committed below what was acknowledged, not even with "no offset" (-1001).
         self._committed += [
-            CommittedOffset(position.partition, max(position.offset, 0))
+            ObservedCommit(position.partition, max(position.offset, 0))
             for position in consumer.committed(partitions, timeout=WAIT_SECONDS)
         ]
         consumer.close()

@@ -16,8 +16,8 @@ from millstream.clients.http.sync.queue import ClientJob, ClientQueue
 from millstream.clients.http.sync.queue_worker import QueueWorker
 from millstream.errors import MillstreamError, StaleReceipt
 from millstream.testing.cluster.history import (
-    Delivery,
     JobCounts,
+    JobDelivery,
     QueueHistory,
     SeenRecord,
     SentRecord,
@@ -109,9 +109,9 @@ class QueueLoad(Load):
         self._tolerated = tolerated
         self._sent: list[str] = []
         self._put: list[str] = []
-        self._deliveries: list[Delivery] = []
-        self._completed: list[Delivery] = []
-        self._unanswered: list[Delivery] = []
+        self._deliveries: list[JobDelivery] = []
+        self._completed: list[JobDelivery] = []
+        self._unanswered: list[JobDelivery] = []
         self._workers: set[QueueWorker] = set()
         self._is_done = False
         """Whether no job is left, and the workers can stop."""
@@ -183,7 +183,7 @@ class QueueLoad(Load):
                     self._workers.remove(jobs)
 
     def _complete(self, job: ClientJob) -> None:
-        delivery = Delivery(job.value, job.deliveries)
+        delivery = JobDelivery(job.value, job.deliveries)
         with self._changed:
             self._deliveries.append(delivery)
         try:
