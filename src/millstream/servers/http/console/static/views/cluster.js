@@ -17,9 +17,9 @@ export function showCluster(place, { signal }) {
     ["nodes", "Nodes"],
     ["controller", "Controller"],
     ["partitions", "Partitions"],
-    ["offline", "Without leader"],
-    ["small", "Too few in sync"],
-    ["behind", "Replica behind"],
+    ["offline", "No leader"],
+    ["small", "Small ISR"],
+    ["behind", "Behind"],
     ["moving", "Moving"],
     ["left", "Left to copy"],
   ]);
