@@ -5,10 +5,15 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+import pytest
+
+from millstream.cluster.control.cluster_state import PartitionId
+from millstream.cluster.replication.fetch_server import FetchServer
 from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.messages.peer_fetch import (
     PeerFetchRequest,
     PeerFetchRequestPartition,
+    PeerFetchResponsePartition,
 )
 from tests.cluster.local_cluster import local_cluster
 from tests.in_loop import in_loop
@@ -59,3 +64,30 @@ async def test_a_refused_partition_is_not_refused_again_unless_it_is_named_again
             fetch(session_id=first.session_id, session_epoch=2, topics=(topic_id,)), FOLLOWER
         )
         assert len(third.partitions) == 1
+
+
+@in_loop
+async def test_partitions_whose_backlogs_fill_responses_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def read_partition(
+        _: FetchServer, key: PartitionId, *args: object
+    ) -> PeerFetchResponsePartition:
+        remaining = args[-1]
+        assert isinstance(remaining, int)
+        batches = memoryview(bytes(1000)) if remaining >= 1000 else None
+        return PeerFetchResponsePartition(topic_id=key.topic_id, index=0, batches=batches)
+
+    monkeypatch.setattr(FetchServer, "_read_partition", read_partition)
+    topics = tuple(uuid.UUID(int=number) for number in range(1, 4))
+    async with local_cluster(tmp_path, 1) as cluster:
+        server = cluster.member(1).replicas.server
+        named, session_id, served = topics, 0, []
+        for session_epoch in range(6):
+            response = await server.fetch(
+                fetch(session_id=session_id, session_epoch=session_epoch, topics=named), FOLLOWER
+            )
+            session_id = response.session_id
+            named = tuple(result.topic_id for result in response.partitions if result.batches)
+            served += named
+        assert served == [*topics, *topics]

@@ -150,6 +150,8 @@ class FetchServer:
             )
             size = 0 if result.batches is None else len(result.batches)
             remaining = max(0, remaining - size)
+            if size:  # Others come first in the next response: this one may have filled it.
+                session.partitions[key] = session.partitions.pop(key)
             is_news = (
                 _is_urgent(result)
                 or result.high_watermark != known.sent_high_watermark
