@@ -115,8 +115,7 @@ class Writer:
                 if leader is None:
                     await asyncio.sleep(0.02)
                     continue
-                async with asyncio.timeout(30):
-                    await submit(self._cluster.partition(leader, "t"), text)
+                await submit(self._cluster.partition(leader, "t"), text)
             except RETRIABLE as error:
                 self.refusals.append(error)
                 await asyncio.sleep(0.02)
@@ -197,9 +196,14 @@ async def test_when_all_disks_are_full_writes_are_refused_and_resume_with_room(t
         await cluster.create("t", configs=SMALL_SEGMENTS)
         writer = Writer(cluster)
         await writer.until_acked(20)
-        for disk in disks.values():
-            disk.fail(errno.ENOSPC, WRITES)
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        disks[leader].fail(errno.ENOSPC, WRITES)
         await until(lambda: bool(writer.refusals))
+        others = [disk for node_id, disk in disks.items() if node_id != leader]
+        for disk in others:
+            disk.fail(errno.ENOSPC, WRITES)
+        await until(lambda: any(disk.has_failed for disk in others))
         for disk in disks.values():
             disk.heal()
         await writer.until_acked(20)

@@ -635,6 +635,8 @@ class LocalReplica:
         """Remove what is damaged at the end of the log; its leader sends it again."""
         self.follower = None
         self._lacks_records = True
+        # If this fails, the log may be closed, and nothing else tells that it has to be repaired.
+        self.is_end_lost = True
         partition = self.partition
         if not partition.is_open:  # It cannot even be opened. Its leader has everything.
             await partition.remove_log()
