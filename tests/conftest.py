@@ -34,7 +34,7 @@ SLOW = (
     "storage/compaction/test_segment_swap.py",
     "test_demo.py",
     "test_docs.py",
-    "testing/test_cluster.py",
+    "testing/cluster/test_running.py",
     "testing/test_etcd.py",
 )
 """Tests that start nodes, processes, a JVM or a browser, enumerate crash states, or abuse a node.

@@ -20,7 +20,6 @@ import uuid
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.config.schema import Durability, LogConfig, StoreConfig, parse_durability
@@ -74,12 +73,7 @@ class EmbeddedStoreContext:
         self._embedded = EmbeddedStore(self._store)
         return self._embedded
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._embedded is not None
         self._embedded.close()
 
@@ -88,12 +82,7 @@ class EmbeddedStoreContext:
         store.start_maintenance()
         return store
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._store.close()
 
 

@@ -16,7 +16,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
 import uvloop
@@ -24,7 +23,7 @@ import uvloop
 from millstream.broker.broker import Broker, BrokerCluster
 from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.problems import Problem, ProblemCode, listed_problems
-from millstream.clock import SystemClock
+from millstream.clock import Clock, SystemClock
 from millstream.cluster.control.node_identity import CLUSTER_FILE
 from millstream.config.schema import Endpoint, NodeConfig, is_loopback, is_unspecified
 from millstream.errors import InvalidConfig, MillstreamError
@@ -89,10 +88,12 @@ class Node:
         *,
         filesystem: Filesystem | None = None,
         metadata: LeasedMetadata | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Make a node; `filesystem` stores the logs, instead of the machine's own file system.
 
-        With `metadata`, the node is one of a cluster that shares it, instead of one in etcd.
+        With `metadata`, the node is one of a cluster that shares it, instead of one in etcd. The
+        default of `clock` is the clock of the machine.
         """
         self.config = config
         self._filesystem = filesystem
@@ -100,7 +101,7 @@ class Node:
         self._cluster: NodeCluster | None = None
         self._waits_for: str | None = None
         """What the start waits for, if it is not this node."""
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._broker: Broker | None = None
         self._kafka: KafkaListener | None = None
         self._http: HttpListener | None = None
@@ -227,7 +228,12 @@ class Node:
         from millstream.node_cluster import open_cluster  # noqa: PLC0415
 
         self._cluster = await open_cluster(
-            self.config, store, self._metadata, clock=self._clock, on_wait=self._note_wait
+            self.config,
+            store,
+            self._metadata,
+            clock=self._clock,
+            on_wait=self._note_wait,
+            tracer=None if self._export is None else self._export.tracer,
         )
         return self._cluster.member
 
@@ -348,12 +354,7 @@ class Node:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
 
@@ -465,11 +466,18 @@ def _exit_at_once() -> NoReturn:
     os._exit(EXIT_FAILED)
 
 
-def run(config: NodeConfig, on_ready: Callable[[Node], None]) -> int:
+def run(
+    config: NodeConfig,
+    on_ready: Callable[[Node], None],
+    *,
+    filesystem: Filesystem | None = None,
+    clock: Clock | None = None,
+) -> int:
     """Run a node in this process until it is told to stop; return the exit status."""
     os.umask(0o077)  # The data directory is private to the user of the node.
     gc.set_threshold(YOUNG_OBJECTS_MAX)
-    return uvloop.run(serve_until_signalled(Node(config), on_ready))
+    node = Node(config, filesystem=filesystem, clock=clock)
+    return uvloop.run(serve_until_signalled(node, on_ready))
 
 
 def raise_descriptor_limit() -> int:

@@ -66,6 +66,7 @@ from millstream.servers.peer.peer_context import ConnectingPeer, PeerContext
 from millstream.servers.peer.read_handlers import PeerReadHandlers
 from millstream.storage.files.names import METADATA_FILE
 from millstream.storage.store import Store
+from millstream.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ async def open_cluster(
     *,
     clock: Clock,
     on_wait: Callable[[str | None], None],
+    tracer: Tracer | None = None,
 ) -> NodeCluster:
     """Connect to the metadata of the cluster, load its state, and listen for peers.
 
@@ -91,7 +93,7 @@ async def open_cluster(
         metadata = await _open_etcd(config, store, on_wait)
     try:
         await check_adoption(metadata, store)
-        cluster = NodeCluster(config, store, metadata, clock=clock)
+        cluster = NodeCluster(config, store, metadata, clock=clock, tracer=tracer)
         await cluster.open()
     except BaseException:
         await metadata.close()
@@ -142,6 +144,27 @@ async def check_adoption(metadata: LeasedMetadata, store: Store) -> None:
         )
 
 
+class PoolLinks:
+    """`PeerLinks` of the pool of a node."""
+
+    def __init__(self, peers: PeerPool, node_id: int) -> None:
+        self._peers = peers
+        self._node_id = node_id
+
+    def link(self, node_id: int) -> PeerLink:
+        breaker = self._peers.breaker_states().get(node_id)
+        return PeerLink(
+            drift_ms=0 if node_id == self._node_id else self._peers.drifts_ms().get(node_id),
+            breaker=None if breaker is None else breaker.value,
+        )
+
+    def trip(self, node_id: int) -> None:
+        self._peers.trip(node_id)
+
+    def reset(self, node_id: int) -> None:
+        self._peers.reset(node_id)
+
+
 class NodeCluster:
     """Cluster services of one node. Opened before its broker, started after its servers."""
 
@@ -153,6 +176,7 @@ class NodeCluster:
         *,
         clock: Clock,
         chance: Callable[[], float] = random.random,
+        tracer: Tracer | None = None,
     ) -> None:
         cluster = config.cluster
         self.config = config
@@ -172,6 +196,7 @@ class NodeCluster:
             hlc=self.hlc,
             random=chance,
             ssl_context=None if certificates is None else certificates.client_context,
+            tracer=tracer,
         )
         self.member = ClusterMember(
             metadata,
@@ -189,7 +214,7 @@ class NodeCluster:
                 bytes_per_second=cluster.resync_bytes_per_second_max,
             ),
         )
-        self.member.administrator.link_to = self._link_to
+        self.member.administrator.links = PoolLinks(self.peers, config.broker.node_id)
         self.member.drifts_ms = self.peers.drifts_ms
         self.listener = PeerListener(
             self.identity,
@@ -198,6 +223,7 @@ class NodeCluster:
             hlc=self.hlc,
             ssl_context=None if certificates is None else certificates.server_context,
             is_insecure=config.is_insecure,
+            tracer=tracer,
         )
         self.listener.serve(PeerFetchRequest, self._fetch)
         segments = self.member.replicas.segments
@@ -304,13 +330,6 @@ class NodeCluster:
         row = self.member.state.nodes.get(node_id)
         return None if row is None else row.peer_endpoint
 
-    def _link_to(self, node_id: int) -> PeerLink:
-        breaker = self.peers.breaker_states().get(node_id)
-        return PeerLink(
-            drift_ms=0 if node_id == self.member.node_id else self.peers.drifts_ms().get(node_id),
-            breaker=None if breaker is None else breaker.value,
-        )
-
     def _on_node(self, node_id: int, row: NodeRow | None) -> None:
         """Begin again with a node that has left or was started again.
 
@@ -320,8 +339,15 @@ class NodeCluster:
         broker_epoch = 0 if row is None else row.broker_epoch
         if self._broker_epochs.get(node_id, 0) != broker_epoch:
             self._broker_epochs[node_id] = broker_epoch
+            if node_id == self.member.node_id:
+                # Others have refused this node while it was not registered. Their breakers would
+                # keep it from fetching long after it is.
+                for other in self.member.state.nodes:
+                    self.peers.forget(other)
             self.peers.forget(node_id)
             self.listener.recheck()
+            if row is not None and node_id == self.identity.node_id:
+                self.peers.forgive()  # Others do not wait either before they connect to this node.
 
     def _authorize(self, peer: ConnectingPeer) -> PeerErrorCode:
         """Allow nodes that are registered, from the directory that they registered with."""

@@ -125,6 +125,7 @@ SHOWN = {
     "queue": ("#/queues/mail?state=leased", "document.querySelectorAll('tr.record').length === 6"),
     "pipelines": ("#/pipelines", "document.body.innerText.includes('No pipelines yet')"),
     "health": ("#/health", "document.querySelectorAll('.card').length > 4"),
+    "cluster": ("#/cluster", "document.querySelectorAll('tbody tr').length > 5"),
     "missing": ("#/topics/nothing", "document.body.innerText.includes('Not found')"),
     "overview": ("#/overview", "document.querySelectorAll('tbody a').length > 6"),
 }
@@ -219,7 +220,8 @@ def test_everything_can_be_reached_by_keys(stocked: RunningBroker, chromium: Chr
             "p": "pipelines",
             "c": "clients",
         }
-        for letter, view in {**letters, "h": "health", "o": "overview"}.items():
+        letters |= {"h": "health", "n": "cluster", "o": "overview"}
+        for letter, view in letters.items():
             page.press("g", letter)
             page.until(f"location.hash === '#/{view}'")
             page.until(

@@ -21,6 +21,7 @@ from millstream.config.schema import (
     Endpoint,
     NodeConfig,
     ReplicaSelector,
+    TelemetryConfig,
 )
 from millstream.errors import NotLeader
 from millstream.node import Node
@@ -37,6 +38,9 @@ WAIT_SECONDS = 30.0
 
 LONG_LEASE_MS = 10_000
 """For tests in which no lease has to expire: a busy machine must not cost a node its partitions."""
+
+SHORT_LEASE_MS = 2_000
+"""For tests that wait until a node that was cut off is taken for dead."""
 
 
 class LocalCluster:
@@ -59,6 +63,8 @@ class LocalCluster:
         self._count = count
         self._racks = racks
         self.settings = dict(settings or {})
+        self.telemetry = TelemetryConfig()
+        """For nodes that are started from now on."""
         self.disks: dict[int, Filesystem] = {}
         """File systems of nodes that do not use the one of the machine."""
 
@@ -74,6 +80,7 @@ class LocalCluster:
             kafka=ANY_PORT,
             http=ANY_PORT,
             broker=BrokerConfig(node_id=node_id),
+            telemetry=self.telemetry,
             cluster=ClusterConfig(
                 **{
                     "name": "test",
@@ -202,13 +209,15 @@ async def local_cluster(
     directory: Path,
     count: int = 3,
     *,
-    lease_ttl_ms: int = 2_000,
+    lease_ttl_ms: int = LONG_LEASE_MS,
     racks: Sequence[str] = (),
+    telemetry: TelemetryConfig | None = None,
     disks: Mapping[int, Filesystem] | None = None,
     **settings: Any,
 ) -> AsyncIterator[LocalCluster]:
     """Run a cluster for the duration of the block."""
     cluster = LocalCluster(directory, count, lease_ttl_ms, racks, settings)
+    cluster.telemetry = telemetry or cluster.telemetry
     cluster.disks.update(disks or {})
     await cluster.start()
     try:

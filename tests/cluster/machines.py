@@ -63,7 +63,7 @@ class LeaderOf:
             self.machine.synced(end)
 
     def fetch(
-        self, node: int, offset: int, *, epoch=None, last_epoch=None, life=None
+        self, node: int, offset: int, *, epoch=None, last_epoch=None, life=None, revision=None
     ) -> FetchDecision:
         machine = self.machine
         if last_epoch is None:
@@ -75,6 +75,7 @@ class LeaderOf:
                 machine.leader_epoch if epoch is None else epoch,
                 offset,
                 last_epoch,
+                machine.state.revision if revision is None else revision,
             ),
             self.now,
         )

@@ -10,6 +10,7 @@ from millstream.cluster.circuit_breaker import BreakerLimits, BreakerState, Circ
 
 LIMITS = BreakerLimits(failures_max=5, successes_min=3, open_seconds=30)
 CLOSED, OPEN, HALF = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
+TRIPPED = BreakerState.TRIPPED
 OPENED = ["fail"] * 5
 HALVED = [*OPENED, 30]
 
@@ -38,9 +39,11 @@ TABLE = {
     ),
     "a late success does not close it": ([*OPENED, "succeed"], OPEN),
     "late failures do not keep it open": ([*OPENED, 29, *["fail"] * 9, 1], HALF),
-    "an operator trips it": (["trip"], OPEN),
-    "it stays so": (["trip", 1000], OPEN),
-    "whatever happens": (["trip", "succeed", "fail", 1000, "succeed"], OPEN),
+    "an operator trips it": (["trip"], TRIPPED),
+    "it stays so": (["trip", 1000], TRIPPED),
+    "whatever happens": (["trip", "succeed", *["fail"] * 9, 1000, "succeed"], TRIPPED),
+    "an operator trips one that opened by itself": ([*OPENED, "trip", 1000], TRIPPED),
+    "an operator trips one that is half open": ([*HALVED, "call", "trip", "succeed"], TRIPPED),
     "an operator resets it": (["trip", "reset"], CLOSED),
     "an operator resets one that opened by itself": ([*OPENED, "reset"], CLOSED),
     "then it takes five failures": ([*OPENED, "reset", *["fail"] * 4], CLOSED),
@@ -61,7 +64,7 @@ def run(events):
             case "abandon":
                 breaker.abandon()
             case "trip":
-                breaker.trip(now)
+                breaker.trip()
             case "reset":
                 breaker.reset()
             case seconds:
@@ -74,7 +77,7 @@ def test_transitions(name):
     events, state = TABLE[name]
     breaker, now = run(events)
     assert breaker.state(now) is state
-    assert breaker.allow(now) == (state is not OPEN)
+    assert breaker.allow(now) == (state not in (OPEN, TRIPPED))
 
 
 def test_closed_it_allows_any_number_of_calls():
@@ -105,7 +108,7 @@ def test_whatever_happens_a_reset_closes_it_and_time_ends_its_being_open(seed):
         now += rng.choice([0, 1, 10, 31])
         is_allowed = breaker.allow(now)
         if rng.random() < 0.1:
-            breaker.trip(now)
+            breaker.trip()
         elif is_allowed:
             match rng.randrange(3):
                 case 0:

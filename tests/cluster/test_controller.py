@@ -60,6 +60,15 @@ def test_a_leader_that_was_started_again_needs_a_new_epoch():
     assert proposal.state.isr == (IsrMember(1, 30), *members(2, 3))
 
 
+def test_a_leader_that_disowned_its_replica_is_replaced_if_another_can_lead():
+    state = state_of().disowned(1)
+    proposal = elect(state, nodes_of(1, 2, 3))
+    assert proposal is not None
+    assert (proposal.state.leader, proposal.state.leader_epoch) == (2, state.leader_epoch + 1)
+    assert proposal.state.isr == members(2, 3)
+    assert elect(state, nodes_of(1)) is None
+
+
 def test_nobody_outside_the_isr_is_elected():
     assert elect(state_of((1, 2)), nodes_of(3)) is None
 
@@ -223,6 +232,17 @@ def test_a_reassignment_adds_waits_hands_over_and_removes():
 def test_replicas_are_not_removed_while_too_few_others_are_in_sync():
     state = replace(state_of((1, 2)), removing=(1,), leader=2, leader_broker_epoch=12)
     assert controller.next_step(state, nodes_of(1, 2, 3), min_insync=2) is None
+
+
+def test_replicas_that_lost_records_do_not_let_others_be_removed():
+    nodes = nodes_of(1, 2, 3, 4)
+    state = controller.reassign(state_of(), (4, 3, 1), nodes)
+    state = replace(state, isr=(IsrMember(4, 14), *members(3, 1, 2)))
+    assert controller.next_step(state.disowned(4), nodes, min_insync=2) is None
+    too_few = state.disowned(3).disowned(1)
+    assert controller.next_step(too_few, nodes, min_insync=2) is None
+    done = controller.next_step(state.disowned(3), nodes, min_insync=2)
+    assert done.replicas == (4, 3, 1)
 
 
 def test_a_reassignment_can_be_replaced_and_cancelled():

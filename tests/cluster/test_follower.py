@@ -31,12 +31,12 @@ def grown(follower, part: OfferedSlice, *, is_synced=True):
 
 
 def test_an_empty_follower_fetches_from_the_start():
-    assert follower_of().next_fetch() == ReplicaFetch(2, 12, 0, 0, -1)
+    assert follower_of().next_fetch() == ReplicaFetch(2, 12, 0, 0, -1, 5)
 
 
 def test_a_fetch_names_the_end_of_the_log_and_the_epoch_of_its_last_record():
     follower = follower_of(state_of(epoch=6), end=40, epochs=EPOCHS)
-    assert follower.next_fetch() == ReplicaFetch(2, 12, 6, 40, 4)
+    assert follower.next_fetch() == ReplicaFetch(2, 12, 6, 40, 4, 5)
 
 
 def test_nothing_is_reported_before_it_is_synced():
@@ -196,6 +196,6 @@ def test_after_an_unclean_election_followers_lose_what_the_leader_lost():
 def test_records_that_the_leader_deleted_are_forgotten():
     follower = follower_of(state_of(epoch=6), end=40, epochs=EPOCHS, segment_base=25, position=15)
     follower.started_at(40)
-    assert follower.next_fetch() == ReplicaFetch(2, 12, 6, 40, -1)
+    assert follower.next_fetch() == ReplicaFetch(2, 12, 6, 40, -1, 5)
     grown(follower, records(40, 41, epoch=4, segment=25, position=15))
     assert follower.next_fetch().last_epoch == 4

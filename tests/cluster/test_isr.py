@@ -34,31 +34,42 @@ def test_a_follower_that_keeps_up_with_a_stream_is_behind_since_its_last_fetch_o
     follower = FollowerProgress(2, leader_end=0, now=0.0)
     for number in range(1, 20):
         # Each fetch has what was there at the fetch before, and more has come since.
-        follower.fetched(10 * (number - 1), 10 * number, 10, now=float(number))
+        follower.fetched(10 * (number - 1), 10 * number, 10, now=float(number), revision=5)
     assert follower.lag(19.0) == 1.0
     assert follower.good_fetches == 10
 
 
 def test_a_follower_that_falls_behind_is_behind_since_it_was_at_the_end():
     follower = FollowerProgress(2, leader_end=0, now=0.0)
-    follower.fetched(10, 10, 10, now=1.0)
+    follower.fetched(10, 10, 10, now=1.0, revision=5)
     assert follower.behind_since == NEVER
     assert follower.lag(50.0) == 0.0
     follower.behind_since = 2.0  # The leader appended.
-    follower.fetched(10, 100, 10, now=2.5)
-    follower.fetched(20, 200, 10, now=3.0)
-    follower.fetched(30, 300, 10, now=4.0)
+    follower.fetched(10, 100, 10, now=2.5, revision=5)
+    follower.fetched(20, 200, 10, now=3.0, revision=5)
+    follower.fetched(30, 300, 10, now=4.0, revision=5)
     assert follower.lag(5.0) == 3.0
     assert follower.good_fetches == 0
 
 
 def test_a_follower_joins_if_it_has_everything_up_to_the_high_watermark_and_the_epoch_start():
     follower = FollowerProgress(2, leader_end=9, now=0.0)
+    follower.revision = 3
     for end, expected in ((4, False), (5, False), (7, True)):
         follower.end = end
-        assert may_join(follower, high_watermark=5, epoch_start=7) is expected
+        assert may_join(follower, high_watermark=5, epoch_start=7, revision=3) is expected
     follower.end = 7
-    assert not may_join(follower, high_watermark=8, epoch_start=7)
+    assert not may_join(follower, high_watermark=8, epoch_start=7, revision=3)
+
+
+def test_a_follower_joins_only_by_a_fetch_that_names_the_state_of_its_leader():
+    follower = FollowerProgress(2, leader_end=9, now=0.0)
+    assert not may_join(follower, high_watermark=0, epoch_start=0, revision=0)
+    for revision, expected in ((3, False), (4, True), (5, True)):
+        follower.fetched(9, 9, 10, now=1.0, revision=revision)
+        assert may_join(follower, high_watermark=9, epoch_start=0, revision=4) is expected
+    follower.begin_life(20, leader_end=9, now=2.0)
+    assert not may_join(follower, high_watermark=0, epoch_start=0, revision=0)
 
 
 def isr_after(current, *, leaving=(), joining=(), min_insync=2):

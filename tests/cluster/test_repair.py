@@ -10,6 +10,8 @@ from millstream.cluster.repair import (
     FoundLog,
     RepairStep,
     ReplicaCondition,
+    disown_step,
+    disowning,
     lost_records,
     next_repair,
 )
@@ -124,3 +126,62 @@ def test_a_disowned_replica_counts_again_when_its_leader_has_seen_it_catch_up():
     leader.machine.state_changed(newer(proposal.state), leader.now)
     leader.fetch(2, 3)
     assert leader.machine.high_watermark == 3
+
+
+def test_a_node_that_starts_disowns_a_replica_only_when_its_former_life_is_gone():
+    state = STATE.at(7)
+    step = disown_step(state, 2, is_registered=True)
+    assert not step.is_done
+    assert step.proposal is None
+    proposal = disown_step(state, 2, is_registered=False).proposal
+    assert proposal is not None
+    assert proposal.state == state.disowned(2)
+    assert proposal.holds(7, {1: 5}, 0)
+    assert not proposal.holds(7, {1: 5, 2: 6}, 0)  # The former life is still there.
+    assert not proposal.holds(8, {1: 5}, 0)
+
+
+def test_a_node_that_starts_waits_for_its_former_life_though_it_is_not_in_the_isr():
+    """Its leader may be about to put the former life into it."""
+    assert not disown_step(STATE, 3, is_registered=True).is_done
+    assert disown_step(STATE, 3, is_registered=False).is_done
+    assert disown_step(STATE.disowned(2), 2, is_registered=False).is_done
+
+
+def test_a_node_that_runs_changes_the_state_before_it_cuts_a_replica_that_is_not_in_the_isr():
+    """So that the store refuses a proposal to put it there, by what it fetched before."""
+    proposal = disowning(STATE.at(7), 3)
+    assert proposal.state.isr == STATE.isr
+    assert proposal.revision == 7
+
+
+def follow(leader: LeaderOf, node: int, end: int, **fields: int) -> None:
+    for _ in range(IsrPolicy().good_fetches_min + 1):
+        leader.fetch(node, end, **fields)
+
+
+def test_a_leader_does_not_count_a_disowned_replica_by_what_it_fetched_before():
+    leader = LeaderOf(state_of((1, 2, 3)))
+    leader.append(3)
+    follow(leader, 2, 3)
+    follow(leader, 3, 3)
+    before = leader.machine.state.revision
+    leader.machine.state_changed(newer(leader.machine.state.disowned(2)), leader.now)
+    assert leader.machine.tick(leader.now) is None
+    follow(leader, 2, 3, revision=before)  # They were sent before, and are late.
+    assert leader.machine.tick(leader.now) is None
+    follow(leader, 2, 3)
+    proposal = leader.machine.tick(leader.now)
+    assert proposal is not None
+    assert proposal.state.is_counted(2)
+
+
+def test_a_disowned_replica_lets_nobody_leave_the_isr_who_has_every_record():
+    leader = LeaderOf(state_of((1, 2, 3)).disowned(2))
+    leader.append(3)
+    leader.machine.node_gone(3, 13)
+    assert leader.machine.tick(leader.now) is None
+    leader.machine.node_gone(2, 12)
+    proposal = leader.machine.tick(leader.now)
+    assert proposal is not None
+    assert proposal.state.isr_nodes == (1, 3)

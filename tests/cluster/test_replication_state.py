@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from millstream.cluster.replication_state import (
+    NO_LIFE,
     NO_NODE,
     IsrMember,
     Proposal,
@@ -87,3 +88,9 @@ def test_a_proposal_holds_only_at_its_revision_and_in_the_lives_that_it_names():
     assert not proposal.holds(5, {1: 11}, 9)
     assert not replace(proposal, controller_epoch=8).holds(5, LIVES, 9)
     assert replace(proposal, controller_epoch=9).holds(5, LIVES, 9)
+
+
+def test_a_proposal_may_need_that_a_node_is_not_registered():
+    proposal = Proposal(state_of(), revision=5, nodes=(IsrMember(2, NO_LIFE),))
+    assert proposal.holds(5, {1: 11}, 9)
+    assert not proposal.holds(5, LIVES, 9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from millstream.observe.metrics.node_metrics import SECTIONS
 from millstream.testing.broker import running_broker
+from tests.cluster.forwarding.cluster_http import send
+from tests.cluster.local_cluster import LONG_LEASE_MS, local_cluster, until
 from tests.deploy.files import ROOT, dashboard, documents
 from tests.servers.http.calls import ask
 
@@ -36,6 +39,30 @@ EXPRESSIONS = [
     ),
     *(pytest.param(rule["expr"], id=rule["alert"]) for rule in RULES),
 ]
+CLUSTER_METRICS = {
+    "lag in records": "millstream_replica_lag_records",
+    "lag in bytes": "millstream_replica_lag_bytes",
+    "lag in seconds": "millstream_replica_lag_seconds",
+    "ISR size": "millstream_replica_isr_replicas",
+    "under-replicated": "millstream_replica_under_replicated_partitions",
+    "too few in sync": "millstream_replica_under_min_insync_partitions",
+    "leader changes": "millstream_replica_leader_changes_total",
+    "ISR shrinks": "millstream_replica_isr_shrinks_total",
+    "ISR growths": "millstream_replica_isr_growths_total",
+    "position mismatches": "millstream_replica_position_mismatches_total",
+    "resync bytes": "millstream_replica_resync_bytes_total",
+    "forwards by outcome": "millstream_peer_forwards_total",
+    "breaker state": "millstream_peer_breaker_flag",
+    "drift": "millstream_peer_clock_drift_seconds",
+    "seconds without quorum": "millstream_replica_without_quorum_seconds",
+    "metadata latency": "millstream_metadata_call_duration_seconds_bucket",
+}
+"""What is watched of a cluster, and where it is told."""
+
+ALERTED_BY_ANOTHER = {"lag in records", "lag in bytes", "ISR size"}
+"""How much is too much depends on the topic: lag in seconds, and partitions with too few replicas
+in sync, have alerts."""
+
 MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 
 
@@ -49,14 +76,25 @@ def used(expression: str) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Metrics of a node with a topic and a queue."""
+    """Metrics of a node with a topic and a queue, and of one in a cluster."""
     path: Path = tmp_path_factory.mktemp("node")
     with running_broker(path) as broker:
         json = {"content-type": "application/json"}
         body = b'{"records": [{"value": "a"}]}'
         assert ask(broker.url, "PUT", "/v1/queues/mail", b"{}", json).status == 201
         assert ask(broker.url, "POST", "/v1/topics/mail/records", body, json).status == 201
-        return ask(broker.url, "GET", "/metrics").body.decode()
+        alone = ask(broker.url, "GET", "/metrics").body.decode()
+    return alone + asyncio.run(told_in_a_cluster(tmp_path_factory.mktemp("cluster")))
+
+
+async def told_in_a_cluster(path: Path) -> str:
+    async with local_cluster(path, 2, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("orders", partitions=4)
+        leader = cluster.leader_of("orders")
+        assert leader is not None
+        await until(lambda: bool(list(cluster.member(leader).replicas.lags())))
+        metrics = [await send(cluster, node_id, "GET", "/metrics") for node_id in (1, 2)]
+        return "".join(answer.body.decode() for answer in metrics)
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -122,6 +160,16 @@ def test_variables_that_are_used_are_there_and_ask_for_metrics_that_are():
                 r"label_values\((\w+), (\w+)\)", one["query"]["query"]
             ).groups()
             assert label in LABELS[name] | SCRAPED
+
+
+@pytest.mark.parametrize("what", CLUSTER_METRICS)
+def test_everything_that_is_watched_of_a_cluster_is_told_shown_and_alerted(what: str, told: str):
+    name = CLUSTER_METRICS[what]
+    assert re.search(rf"^{name}[{{ ]", told, re.MULTILINE)
+    shown = {name for panel in PANELS for one in panel["targets"] for name, _ in used(one["expr"])}
+    assert name in shown
+    alerted = {name for rule in RULES for name, _ in used(rule["expr"])}
+    assert (name in alerted) == (what not in ALERTED_BY_ANOTHER)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

@@ -267,6 +267,24 @@ class MetadataSuite:
         await metadata.close()
 
     @in_loop
+    async def test_a_watch_that_raises_does_not_keep_others_from_hearing(
+        self, open_metadata: OpenMetadata, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(change: MetadataChange) -> None:
+            raise ValueError(change.key)
+
+        metadata = await open_metadata()
+        heard = Heard()
+        metadata.watch("", fail)
+        metadata.watch("", heard)
+        await put(metadata, a=b"1")
+        await put(metadata, a=b"2")
+        await heard.wait_for(2)
+        assert metadata.failure is None
+        assert "a watch of metadata failed at a" in caplog.text
+        await metadata.close()
+
+    @in_loop
     async def test_who_stops_waiting_does_not_stop_the_change(
         self, open_metadata: OpenMetadata
     ) -> None:

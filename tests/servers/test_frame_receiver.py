@@ -79,6 +79,17 @@ def test_frames_of_all_sizes_come_out_in_order_and_all_memory_comes_back(sizes, 
     assert blocks.used_bytes == BLOCK_SIZE
 
 
+def test_a_backlog_tells_whether_it_has_more_frames_than_a_number():
+    _, receiver = make()
+    assert not receiver.has_more_frames_than(0)
+    data = framed(body(8), body(300), body(9)) + b"\0\0"  # The begin of a fourth.
+    receiver.space()[: len(data)] = data
+    receiver.received(len(data))
+    assert [receiver.has_more_frames_than(count) for count in range(6)] == [True] * 4 + [False] * 2
+    receiver.next_frame()
+    assert not receiver.has_more_frames_than(3)
+
+
 def test_a_frame_keeps_its_bytes_while_others_arrive():
     _, receiver = make()
     first, second = body(1000, 1), body(1000, 2)

@@ -33,6 +33,7 @@ from millstream.broker.queues.dead_letter_box import DeadLetterBox
 from millstream.broker.queues.job_source import HoldReports, JobSource
 from millstream.broker.queues.queues import WorkQueues, hold_queue_topics
 from millstream.broker.quotas import Quotas, defaults_of
+from millstream.broker.state.coordinators import CoordinatorContext
 from millstream.broker.state.internal_partitions import InternalPartitions, LonePartitions
 from millstream.broker.streams.stream_coordinators import StreamCoordinators
 from millstream.broker.topics.record_appender import RecordAppender
@@ -227,31 +228,30 @@ class Broker:
         await self.topics.open()
         await hold_queue_topics(self._metadata, self.topics)
         stack.push_async_callback(self.topics.close)
-        self.groups = GroupCoordinators(
-            self.internal_partitions,
-            self.topics,
-            config=self.config,
-            config_of=self.configs.group_config,
+        context = CoordinatorContext(
+            partitions=self.internal_partitions,
             log_config=state.log_config,
             clock=self.clock,
             timers=self.timers,
             background=LoopThreads(),
+        )
+        self.groups = GroupCoordinators(
+            context,
+            self.topics,
+            config=self.config,
+            config_of=self.configs.group_config,
             remote=None if cluster is None else cluster.offsets,
         )
         self.configs.on_group_change.append(self.groups.reconfigure)
         stack.push_async_callback(self.groups.close)
         await self.groups.open()
         self.transactions = TransactionCoordinators(
-            self.internal_partitions,
+            context,
             self.topics,
             self.groups,
             self.producer_ids,
             config=self.config,
-            log_config=state.log_config,
-            clock=self.clock,
             retention_clock=self.store if cluster is None else None,
-            timers=self.timers,
-            background=LoopThreads(),
             markers=None if cluster is None else cluster.markers,
             verifier=None if cluster is None else cluster.verifier,
         )
@@ -276,13 +276,9 @@ class Broker:
         )
         stack.push_async_callback(self.dead_letters.close)
         self.streams = StreamCoordinators(
-            self.internal_partitions,
+            context,
             self.topics,
-            log_config=state.log_config,
-            clock=self.clock,
-            timers=self.timers,
             retention_clock=self.store if cluster is None else None,
-            background=LoopThreads(),
             appends=self.appends,
         )
         stack.push_async_callback(self.streams.close)

@@ -153,6 +153,18 @@ class ClusterAdmin(Protocol):
         """Return all nodes, in order of their ids."""
         ...
 
+    def trip_breaker(self, node_id: int) -> str | None:
+        """Let this node send no more requests to another one until `reset_breaker`.
+
+        Requests in flight are finished. Returns the state of the breaker, and raises
+        `InvalidRequest` unless the node is another one of the cluster.
+        """
+        ...
+
+    def reset_breaker(self, node_id: int) -> str | None:
+        """Let this node send requests to another one again; return the state of the breaker."""
+        ...
+
     def partition(self, topic: str, index: int) -> PartitionStatus:
         """Return where a partition is."""
         ...
@@ -268,6 +280,15 @@ class LoneNodeAdmin:
                 replicas=count,
             ),
         )
+
+    def trip_breaker(self, node_id: int) -> str | None:
+        self._refuse_breaker(node_id)
+
+    def reset_breaker(self, node_id: int) -> str | None:
+        self._refuse_breaker(node_id)
+
+    def _refuse_breaker(self, node_id: int) -> NoReturn:
+        raise InvalidRequest(f"there is no circuit breaker for node {node_id}: the node is alone")
 
     def partition(self, topic: str, index: int) -> PartitionStatus:
         partition = self._topics.partition(topic, index)

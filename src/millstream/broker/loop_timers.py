@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from millstream.clock import Timer
+from millstream.tracing import untraced
 
 
 class LoopTimers:
@@ -13,4 +14,5 @@ class LoopTimers:
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` once, after `seconds`."""
-        return asyncio.get_running_loop().call_later(seconds, callback)
+        # A timer may set the next one: it must not stay in the trace of a request forever.
+        return asyncio.get_running_loop().call_later(seconds, callback, context=untraced())

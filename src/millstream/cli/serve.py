@@ -18,7 +18,9 @@ from millstream.observe.logging.event_writer import EventWriter, event_logging
 from millstream.observe.logging.formatter import JsonFormatter
 
 if TYPE_CHECKING:
+    from millstream.clock import Clock
     from millstream.node import Node
+    from millstream.storage.disk.filesystem import Filesystem
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +54,22 @@ def serve(context: click.Context, /, **options: Any) -> None:
     """
     configuration = configuration_of(options)
     with event_logging(configuration.node.logging) as events:
-        status = _run(configuration, events)
+        status = run_node(configuration, events)
         logger.info("stopped", extra={"is_clean": status != FAILED})
     context.exit(status)
 
 
-def _run(configuration: Configuration, events: EventWriter) -> int:
-    """Run a node and report why it could not start. Return the exit status."""
+def run_node(
+    configuration: Configuration,
+    events: EventWriter,
+    *,
+    filesystem: Filesystem | None = None,
+    clock: Clock | None = None,
+) -> int:
+    """Run a node and report why it could not start. Return the exit status.
+
+    The defaults of `filesystem` and `clock` are those of the machine.
+    """
     for warning in configuration.warnings:
         logger.warning("%s", warning)
     try:
@@ -70,7 +81,8 @@ def _run(configuration: Configuration, events: EventWriter) -> int:
 
         gc.freeze()
         gc.enable()
-        return run(configuration.node, partial(_started, configuration, events))
+        started = partial(_started, configuration, events)
+        return run(configuration.node, started, filesystem=filesystem, clock=clock)
     except (MillstreamError, OSError) as error:
         if not isinstance(events.formatter, JsonFormatter):
             events.flush()

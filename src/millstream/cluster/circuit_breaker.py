@@ -6,7 +6,7 @@
           │                                    │  └───────────── a failure ──────────┘   │
           └────────────────── successes_min probes in a row ◄────┼───────────────────────┘
                                                │
-                      trip, from any state: open until reset
+                      trip, from any state: TRIPPED until reset
 
 Half open, one call at a time is allowed. A success is any response, even one that refuses the
 request: the peer is there. A failure is a connection that cannot be made or breaks, or a response
@@ -28,6 +28,8 @@ class BreakerState(enum.Enum):
     """None."""
     HALF_OPEN = "half_open"
     """One at a time."""
+    TRIPPED = "tripped"
+    """None, until an operator resets it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,6 @@ class CircuitBreaker:
         "_opened_at",
         "_state",
         "_successes",
-        "is_tripped",
         "opened_count",
     )
 
@@ -66,18 +67,12 @@ class CircuitBreaker:
         self._successes = 0
         self._opened_at = 0.0
         self._is_probing = False
-        self.is_tripped = False
-        """Whether an operator opened it; only an operator closes it then."""
         self.opened_count = 0
         """How often it opened."""
 
     def state(self, now: float) -> BreakerState:
         """Return the state at a time: open becomes half open when its time has passed."""
-        if (
-            self._state is BreakerState.OPEN
-            and not self.is_tripped
-            and now - self._opened_at >= self._limits.open_seconds
-        ):
+        if self._state is BreakerState.OPEN and now - self._opened_at >= self._limits.open_seconds:
             self._state = BreakerState.HALF_OPEN
             self._successes = 0
             self._is_probing = False
@@ -88,7 +83,7 @@ class CircuitBreaker:
         state = self.state(now)
         if state is BreakerState.CLOSED:
             return True
-        if state is BreakerState.OPEN or self._is_probing:
+        if state is not BreakerState.HALF_OPEN or self._is_probing:
             return False
         self._is_probing = True
         return True
@@ -117,17 +112,22 @@ class CircuitBreaker:
         """Note a call that ended without a result, because its caller cancelled it."""
         self._is_probing = False
 
-    def trip(self, now: float) -> None:
-        """Open it until `reset`: an operator does not want this peer to be called."""
-        self.is_tripped = True
-        if self._state is not BreakerState.OPEN:
-            self._open(now)
+    @property
+    def is_tripped(self) -> bool:
+        """Whether an operator opened it; only an operator closes it then."""
+        return self._state is BreakerState.TRIPPED
+
+    def trip(self) -> None:
+        """Allow nothing until `reset`: an operator does not want this peer to be called."""
+        if self._state in (BreakerState.CLOSED, BreakerState.HALF_OPEN):
+            self.opened_count += 1
+        self._state = BreakerState.TRIPPED
 
     def reset(self) -> None:
         """Close it, whatever happened."""
         self._state = BreakerState.CLOSED
         self._failures = self._successes = 0
-        self._is_probing = self.is_tripped = False
+        self._is_probing = False
 
     def _open(self, now: float) -> None:
         self._state = BreakerState.OPEN

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from millstream.cluster.replication_state import (
+    NO_LIFE,
     NO_NODE,
     UNCLEAN_EPOCHS_MAX,
     IsrMember,
@@ -62,9 +63,15 @@ def is_electable(member: IsrMember, nodes: Nodes) -> bool:
 
 
 def is_led(state: ReplicationState, nodes: Nodes) -> bool:
-    """Whether the leader lives, in the life in which it was elected."""
+    """Whether the leader lives, in the life in which it was elected, and can lead.
+
+    A node that was elected, and finds that it cannot use its log, disowns its replica. It does not
+    hand over, because it does not lead.
+    """
     leader = nodes.get(state.leader)
-    return leader is not None and leader.broker_epoch == state.leader_broker_epoch
+    is_live = leader is not None and leader.broker_epoch == state.leader_broker_epoch
+    member = state.member(state.leader)
+    return is_live and (member is None or member.broker_epoch != NO_LIFE)
 
 
 def candidates(state: ReplicationState, nodes: Nodes) -> list[int]:
@@ -329,8 +336,8 @@ def next_step(state: ReplicationState, nodes: Nodes, *, min_insync: int) -> Repl
         return None
     target = state.target
     staying = tuple(member for member in state.isr if member.node in target)
-    has_joined = set(state.adding) <= {member.node for member in staying}
-    if not has_joined or len(staying) < min(min_insync, len(target)):
+    counted = {member.node for member in staying if member.broker_epoch != NO_LIFE}
+    if not set(state.adding) <= counted or len(counted) < min(min_insync, len(target)):
         return None
     if state.leader in state.removing:
         if state.successor != NO_NODE or not is_led(state, nodes):

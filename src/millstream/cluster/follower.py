@@ -157,7 +157,12 @@ class FollowerReplica:
         if self.synced_end != self.written_end or self.stopped is not None:
             return None
         self._asked = ReplicaFetch(
-            self.node, self.broker_epoch, self.leader_epoch, self.synced_end, self.last_epoch
+            self.node,
+            self.broker_epoch,
+            self.leader_epoch,
+            self.synced_end,
+            self.last_epoch,
+            self.revision,
         )
         return self._asked
 

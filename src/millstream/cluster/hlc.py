@@ -41,6 +41,12 @@ def drift_health(drift_ms: int) -> DriftHealth:
     return DriftHealth.WARNING if distance < ALARM_DRIFT_MS else DriftHealth.ALARM
 
 
+def drift_text(node_id: int, drift_ms: int) -> str:
+    """Return a drift in words."""
+    where = "ahead of" if drift_ms > 0 else "behind"
+    return f"the clock of node {node_id} is {abs(drift_ms)} ms {where} that of this node"
+
+
 class HybridClock:
     """The hybrid clock of one node. Pure: the caller passes the wall time."""
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from millstream.cluster.replication_state import IsrMember
+from millstream.cluster.replication_state import NO_LIFE, IsrMember
 
 NEVER = float("inf")
 UNKNOWN_END = -1
+UNKNOWN_REVISION = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class FollowerProgress:
         "is_gone",
         "leader_end_at_fetch",
         "node",
+        "revision",
     )
 
     def __init__(self, node: int, leader_end: int, now: float) -> None:
@@ -64,6 +66,8 @@ class FollowerProgress:
         self.good_fetches = 0
         self.is_gone = False
         """Whether the node's registration is gone."""
+        self.revision = UNKNOWN_REVISION
+        """Revision of the state that it knew at its last fetch."""
 
     def begin_life(self, broker_epoch: int, leader_end: int, now: float) -> None:
         """Forget everything: the node was started again, and its disk may be another one."""
@@ -74,10 +78,17 @@ class FollowerProgress:
         self.leader_end_at_fetch = leader_end
         self.good_fetches = 0
         self.is_gone = False
+        self.revision = UNKNOWN_REVISION
 
-    def fetched(self, offset: int, leader_end: int, good_fetches_max: int, now: float) -> None:
-        """Note a fetch: everything before `offset` is synced at the follower."""
+    def fetched(
+        self, offset: int, leader_end: int, good_fetches_max: int, now: float, *, revision: int
+    ) -> None:
+        """Note a fetch: everything before `offset` is synced at the follower.
+
+        `revision` is that of the newest state which the follower knew when it sent the fetch.
+        """
         self.end = offset
+        self.revision = revision
         if offset >= leader_end:
             self.behind_since = NEVER
         elif offset >= self.leader_end_at_fetch:
@@ -105,14 +116,21 @@ def lag_limit(policy: IsrPolicy, peer_lags: Sequence[float]) -> float:
     return max(policy.lag_seconds_min, policy.lag_factor * median)
 
 
-def may_join(follower: FollowerProgress, *, high_watermark: int, epoch_start: int) -> bool:
+def may_join(
+    follower: FollowerProgress, *, high_watermark: int, epoch_start: int, revision: int
+) -> bool:
     """Whether a follower has every committed record.
 
     Its log agrees with the leader's up to its end, because its fetch was checked. The leader's
     high watermark may be lower than what an earlier leader committed, until it has reached the
     start of this epoch; but everything that was ever committed is before that start.
+
+    A follower that loses records afterwards moves the revision of the state before it goes on
+    (`repair.py`). So its last fetch must name the state at `revision`, which the leader has: an
+    older fetch may tell of records that are gone, and a proposal for an older state is refused.
     """
-    return follower.end >= high_watermark and follower.end >= epoch_start
+    has_records = follower.end >= high_watermark and follower.end >= epoch_start
+    return has_records and follower.revision >= revision
 
 
 def next_isr(
@@ -126,13 +144,19 @@ def next_isr(
     """Return the ISR after nodes left and joined.
 
     It does not become smaller than `min_insync`: then some of `leaving` stay, the last of them
-    first. So list those that are furthest behind first.
+    first. So list those that are furthest behind first. Members in no life do not have every
+    committed record, so they do not let one leave that has.
     """
     members = {member.node: member for member in current}
     members.update((member.node, member) for member in joining)
     for node in leaving:
-        if len(members) > min_insync:
-            members.pop(node, None)
+        member = members.get(node)
+        if member is None:
+            continue
+        is_counted = member.broker_epoch != NO_LIFE
+        alike = [m for m in members.values() if m.broker_epoch != NO_LIFE or not is_counted]
+        if len(alike) > min_insync:
+            del members[node]
     return tuple(members[node] for node in replicas if node in members)
 
 

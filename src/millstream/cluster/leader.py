@@ -16,7 +16,9 @@ Rules. The explorer and the simulator check that they suffice; `tests/planted` b
     ISR before a newer state was read.
 5.  A follower joins if it has every committed record: its end is at least the high watermark *and*
     the start of this epoch. (The first alone loses data: the high watermark of a new leader may be
-    lower than that of its predecessor.)
+    lower than that of its predecessor.) Its last fetch names the state that the leader has: a
+    replica that loses records moves the revision before it fetches again, so an older fetch may
+    tell of records that are gone.
 6.  The end of the log is not told to readers before the high watermark has reached the start of
     this epoch: before that, it may be lower than what they were told by the predecessor.
 7.  Appends, responses to acks=1 and reads need a lease that is believed valid *at that moment*.
@@ -238,7 +240,8 @@ class LeaderReplica:
         if difference is not None:
             return difference
         was_at = follower.end
-        follower.fetched(offset, self.written_end, self._policy.good_fetches_min, now)
+        good_fetches_max = self._policy.good_fetches_min
+        follower.fetched(offset, self.written_end, good_fetches_max, now, revision=request.revision)
         if offset != was_at:
             self._advance()
         return SERVE
@@ -381,6 +384,7 @@ class LeaderReplica:
             self._followers[node],
             high_watermark=self.high_watermark,
             epoch_start=self.epoch_start,
+            revision=self.state.revision,
         )
 
     # Inside

@@ -43,6 +43,7 @@ from millstream.cluster.coordination.cluster_partitions import ClusterPartitions
 from millstream.cluster.coordination.internal_topics import PARTITIONS, topic_of
 from millstream.cluster.coordination.queue_jobs import ClusterJobs, MetadataHolds
 from millstream.cluster.coordination.remote_transactions import RemoteTransactions
+from millstream.cluster.hlc import DriftHealth, drift_health, drift_text
 from millstream.cluster.isr import IsrChangeLimiter, IsrPolicy
 from millstream.cluster.reading.partition_anywhere import PartitionAnywhere
 from millstream.cluster.replication.high_watermarks import HighWatermarks
@@ -58,9 +59,6 @@ from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.filesystem import Filesystem
 
 logger = logging.getLogger(__name__)
-
-DRIFT_MS_MAX = 1_000
-"""Difference of clocks that is a problem: the times of events and traces do not agree any more."""
 
 
 class ClusterMember:
@@ -136,6 +134,7 @@ class ClusterMember:
             self.proposer,
             lambda: partitions.topics,
             self.replicas.replicas,
+            node_id=node_id,
             clock=clock,
         )
         self.admin: ClusterAdmin = self.administrator
@@ -184,6 +183,7 @@ class ClusterMember:
             rack=rack,
             started_ms=started_ms,
         )
+        await self.membership.wait_for_former_life(row)
         await disown_lost_replicas(self.replicas.context, broker.topics, broker.store)
         await self.membership.start(row)
         self.controller = ControllerLoop(
@@ -254,9 +254,6 @@ class ClusterMember:
                 f" {progress.bytes_left} of {progress.bytes_total} bytes are left",
             )
         for node_id, drift_ms in self.drifts_ms().items():
-            if abs(drift_ms) >= DRIFT_MS_MAX:
-                where = "ahead of" if drift_ms > 0 else "behind"
-                yield Problem(
-                    ProblemCode.CLOCK_DRIFT,
-                    f"the clock of node {node_id} is {abs(drift_ms)} ms {where} that of this node",
-                )
+            # The times of events and traces do not agree any more.
+            if drift_health(drift_ms) is DriftHealth.ALARM:
+                yield Problem(ProblemCode.CLOCK_DRIFT, drift_text(node_id, drift_ms))

@@ -4,7 +4,9 @@ Rules. `tests/planted` breaks them.
 
 1.  A replica that lacks records at its end, or whose records are not proved, says so in the
     metadata store *before* anything is done about it: its node is in the ISR in no life any more
-    (`ReplicationState.disowned`). Until it has caught up it cannot be elected.
+    (`ReplicationState.disowned`). Until it has caught up it cannot be elected. It does not fetch
+    meanwhile, and changes the state even if it is not in the ISR: its leader may be about to put it
+    there, by what it fetched before.
 2.  Its end is removed only while another node leads: without a leader it may be the last copy.
 3.  A leader does not touch its own end. It hands over first, and is repaired as a follower.
 4.  Damage in a finished segment in the middle takes nothing from the ends of others: the segment is
@@ -13,10 +15,11 @@ Rules. `tests/planted` breaks them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
-from millstream.cluster.replication_state import NO_LIFE, ReplicationState
+from millstream.cluster.replication_state import NO_LIFE, IsrMember, Proposal, ReplicationState
 
 
 class ReplicaCondition(NamedTuple):
@@ -27,7 +30,8 @@ class ReplicaCondition(NamedTuple):
     has_leader: bool
     """Whether another node leads it now, and lives."""
     is_counted: bool
-    """Whether the node is in the ISR, in one of its lives."""
+    """Whether the node is in the ISR, in one of its lives, or may be as far as it knows: it has
+    not disowned the replica since it lacks records."""
     is_end_lost: bool = False
     """Whether the log cannot be written, or its last segment is damaged, or records behind its end
     are missing."""
@@ -95,6 +99,15 @@ def may_remove_files(state: ReplicationState, node: int, *, min_insync: int) -> 
     return counted >= max(1, min(min_insync, len(state.target)))
 
 
+def disowning(state: ReplicationState, node: int) -> Proposal:
+    """Return the proposal by which a node that runs says that its replica lacks records.
+
+    It changes the state even if the node is not in the ISR, as far as it knows: the leader may have
+    proposed that, by what it fetched before, and the store refuses a proposal for an older state.
+    """
+    return Proposal(state.disowned(node), state.revision)
+
+
 class FoundLog(NamedTuple):
     """The log of a partition, as a node finds it when it starts."""
 
@@ -123,3 +136,28 @@ def lost_records(found: FoundLog, high_watermark: int | None, *, has_others: boo
             f"its log ends at offset {found.end_offset}, and had everything up to {high_watermark}"
         )
     return None
+
+
+class DisownStep(NamedTuple):
+    """What a node that starts has to do about a replica that lacks records."""
+
+    is_done: bool
+    """Whether the node may register, as far as this replica is concerned."""
+    proposal: Proposal | None = None
+    """What to propose first; if there is nothing to propose either, the node has to wait."""
+
+
+def disown_step(state: ReplicationState, node: int, *, is_registered: bool) -> DisownStep:
+    """Return what to do about a replica that lacks records, before its node registers.
+
+    `is_registered` tells whether a former life of the node is registered: its lease has not
+    expired. Until then the leader may put that life into the ISR, by what it fetched before its
+    records were lost, and would undo what the node says here. So the node waits, and then reads the
+    state: nobody can count it from then on, until it registers.
+    """
+    if is_registered:
+        return DisownStep(is_done=False)
+    if not state.is_counted(node):
+        return DisownStep(is_done=True)
+    is_gone = IsrMember(node, NO_LIFE)
+    return DisownStep(is_done=False, proposal=replace(disowning(state, node), nodes=(is_gone,)))

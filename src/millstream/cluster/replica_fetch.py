@@ -18,6 +18,8 @@ class ReplicaFetch(NamedTuple):
     """The end of the follower's log: everything before it is synced."""
     last_epoch: int
     """Epoch of the follower's last record, or `NO_EPOCH` if its log is empty."""
+    revision: int = 0
+    """Revision of the newest state of the partition that the follower knows."""
 
 
 class FetchKind(IntEnum):

@@ -116,7 +116,8 @@ class Proposal:
     """The key must have been changed last at this revision; 0 means that it must not exist."""
 
     nodes: tuple[IsrMember, ...] = ()
-    """Each of these nodes must be registered, with this broker epoch."""
+    """Each of these nodes must be registered, with this broker epoch; with `NO_LIFE` it must not be
+    registered."""
 
     controller_epoch: int | None = None
     """Create revision that the key `controller` must have, if the controller proposes."""
@@ -128,7 +129,7 @@ class Proposal:
         """
         return (
             self.revision == revision
-            and all(broker_epochs.get(node) == epoch for node, epoch in self.nodes)
+            and all(broker_epochs.get(node, NO_LIFE) == epoch for node, epoch in self.nodes)
             and self.controller_epoch in (None, controller_epoch)
         )
 

@@ -14,7 +14,6 @@ import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar
 
 from millstream.clock import Clock, SystemClock
@@ -25,6 +24,7 @@ from millstream.metadata.interface import (
     MetadataChange,
     MetadataEntry,
     MetadataList,
+    Watch,
     check_transaction,
 )
 from millstream.metadata.metadata_checkpoint import (
@@ -46,6 +46,7 @@ from millstream.metadata.sqlite_schema import (
     write_totals,
 )
 from millstream.metadata.sqlite_wal import check_wal_of
+from millstream.metadata.watches import Watches
 from millstream.storage.disk.executor import Executor, ThreadExecutor
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, parent
 
@@ -92,7 +93,7 @@ class SqliteMetadata:
         self._revision = 0
         self._has_reserve = False
         self._failed: StorageFailed | None = None
-        self._watches: list[_Watch] = []
+        self._watches = Watches()
         self._is_closed = False
 
     # Opening and closing.
@@ -184,12 +185,7 @@ class SqliteMetadata:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -261,7 +257,7 @@ class SqliteMetadata:
         self._checkpoint.write(revision)
         # From this thread, so that watchers are called even if the caller was cancelled, and
         # before the caller resumes.
-        loop.call_soon_threadsafe(self._notify, changes)
+        loop.call_soon_threadsafe(self._watches.notify, changes)
         return revision
 
     def _apply(
@@ -302,17 +298,9 @@ class SqliteMetadata:
 
     # Watching.
 
-    def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> _Watch:
+    def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> Watch:
         """Call back on the loop for each later change whose key starts with `prefix`."""
-        watch = _Watch(prefix, callback)
-        self._watches.append(watch)
-        return watch
-
-    def _notify(self, changes: Sequence[MetadataChange]) -> None:
-        self._watches = [watch for watch in self._watches if not watch.is_cancelled]
-        for watch in list(self._watches):
-            for change in changes:
-                watch.notify(change)
+        return self._watches.add(prefix, callback)
 
     # The worker thread.
 
@@ -347,22 +335,6 @@ class SqliteMetadata:
         if self._connection is None:
             raise StorageFailed(f"{self.path} is not open")
         return self._connection
-
-
-class _Watch:
-    """A subscription to changes."""
-
-    def __init__(self, prefix: str, callback: Callable[[MetadataChange], None]) -> None:
-        self.is_cancelled = False
-        self._prefix = prefix
-        self._callback = callback
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-    def notify(self, change: MetadataChange) -> None:
-        if not self.is_cancelled and change.key.startswith(self._prefix):
-            self._callback(change)
 
 
 def _make_file(filesystem: Filesystem, path: str) -> None:

@@ -99,6 +99,17 @@ class FrameReceiver:
             if start:
                 blocks.keep_read(count)
 
+    def has_more_frames_than(self, count: int) -> bool:
+        """Return whether more than `count` frames of the backlog have begun."""
+        if self._block is None:
+            return False
+        view, position, limit = self._block.view, self._start, self._end
+        for _ in range(count):
+            if limit - position < _SIZE.size:
+                return False
+            position += _SIZE.size + max(_unpack_size(view, position)[0], 0)
+        return position < limit
+
     def next_frame(self) -> Frame | None:
         """Cut the next complete frame; return `None` once there is none.
 

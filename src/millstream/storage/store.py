@@ -28,7 +28,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
@@ -267,6 +266,11 @@ class Store:
         if self.config.replay_priority is ReplayPriority.IDLE:
             with contextlib.suppress(OSError):
                 set_io_priority(priority)
+
+    def yield_to_syncs(self) -> None:
+        """Let syncs in flight proceed. For a loop that has more to do and does not become idle."""
+        if isinstance(self._syncer, KernelSyncer):
+            self._syncer.yield_to_syncs()
 
     @property
     def sync_backend(self) -> str:
@@ -886,12 +890,7 @@ class Store:
         await asyncio.get_running_loop().run_in_executor(None, self.open)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -8,7 +8,8 @@
     suites/                  suites that every `Filesystem` must pass
     memory_metadata.py       metadata in memory for several nodes, with leases on a manual clock
     broker.py                a real broker in a thread
-    cluster.py               a real cluster: etcd, and nodes as processes that can be killed
+    cluster/                 a real cluster: etcd, and nodes as processes that can be killed; a
+                             network, disks and clocks that fail; loads and a checker of histories
     replica_files.py         comparison of replicas by their files
     etcd.py                  a real etcd of one or more members, which can be killed
     pytest_plugin.py         fixtures for all three

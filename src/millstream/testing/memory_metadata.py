@@ -34,8 +34,10 @@ from millstream.metadata.interface import (
     MetadataChange,
     MetadataEntry,
     MetadataList,
+    Watch,
     check_transaction,
 )
+from millstream.metadata.watches import Watches
 from millstream.testing.clocks.manual_clock import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
 
@@ -162,7 +164,7 @@ class MemoryMetadata:
         self.failure: StorageFailed | None = None
         self.counters = MetadataCounters()
         self._revision = self.server.revision
-        self._watches: list[_MemoryWatch] = []
+        self._watches = Watches()
         self._undelivered: deque[Sequence[MetadataChange]] = deque()
         self._is_delaying = False
         self._is_disconnected = False
@@ -260,11 +262,9 @@ class MemoryMetadata:
         self._revision = self.server.revision
         return revision
 
-    def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> _MemoryWatch:
+    def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> Watch:
         """Call back on the loop for each later change whose key starts with `prefix`."""
-        watch = _MemoryWatch(prefix, self._revision, callback)
-        self._watches.append(watch)
-        return watch
+        return self._watches.add(prefix, callback, since=self._revision)
 
     async def grant(self, ttl_seconds: int) -> MemoryLease:
         """Return a new lease."""
@@ -303,8 +303,7 @@ class MemoryMetadata:
     def _notify(self, changes: Sequence[MetadataChange]) -> None:
         for change in changes:
             self._revision = max(self._revision, change.revision)
-            for watch in list(self._watches):
-                watch.notify(change)
+            self._watches.notify([change])
 
     async def _turn(self) -> None:
         self._check()
@@ -334,18 +333,3 @@ class MemoryLease:
     async def revoke(self) -> None:
         """End the lease now, and delete its keys."""
         await self._metadata.revoke(self.id)
-
-
-class _MemoryWatch:
-    def __init__(self, prefix: str, since: int, callback: Callable[[MetadataChange], None]) -> None:
-        self._prefix = prefix
-        self._since = since
-        self._callback: Callable[[MetadataChange], None] | None = callback
-
-    def cancel(self) -> None:
-        self._callback = None
-
-    def notify(self, change: MetadataChange) -> None:
-        is_later = change.revision > self._since
-        if self._callback is not None and is_later and change.key.startswith(self._prefix):
-            self._callback(change)

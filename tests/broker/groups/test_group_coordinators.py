@@ -20,6 +20,7 @@ from millstream.errors import (
     InvalidTransactionState,
     NotCoordinator,
     NotCoordinatorAnymore,
+    Unavailable,
     UnknownGroup,
 )
 from millstream.records.topic_partition import TopicPartition
@@ -48,14 +49,10 @@ class GroupsNode:
         self.partitions = ElectedPartitions(count=COUNT)
         self.remote = RemoteOffsetsFake()
         self.groups = GroupCoordinators(
-            self.partitions,
+            self.partitions.context(),
             FakeTopics("t"),
             config=CONFIG,
             config_of=lambda _: CONFIG,
-            log_config=self.partitions.store.log_config,
-            clock=self.partitions.clock,
-            timers=self.partitions.timers,
-            background=self.partitions.background,
             remote=self.remote,
         )
 
@@ -115,14 +112,11 @@ async def test_a_group_that_another_node_coordinates_is_refused_with_its_node() 
 @in_loop
 async def test_requests_are_refused_until_the_state_is_loaded_and_then_answered() -> None:
     async with a_node() as node:
-        node.partitions.elect(partition_of(A))
-        await turns()
+        await node.partitions.take(partition_of(A))
         await node.commit(A, 7)
-        node.partitions.depose(partition_of(A))
-        await turns()
+        await node.partitions.lose(partition_of(A))
         node.partitions.opening = asyncio.Event()
-        node.partitions.elect(partition_of(A), epoch=3)
-        await turns()
+        await node.partitions.take(partition_of(A), epoch=3)
         with pytest.raises(CoordinatorLoading):
             node.fetch(A)
         with pytest.raises(CoordinatorLoading):
@@ -144,13 +138,11 @@ async def test_requests_are_refused_until_the_state_is_loaded_and_then_answered(
 async def test_nothing_is_answered_between_the_slices_of_a_large_state() -> None:
     async with a_node() as node:
         partition = partition_of(A)
-        node.partitions.elect(partition)
-        await turns()
+        await node.partitions.take(partition)
         coordinator = node.groups.of(A)
         many = {TopicPartition("t", n): OffsetAndMetadata(offset=n) for n in range(2_000)}
         await coordinator.commit(A, OffsetCommitter(), many)
-        node.partitions.depose(partition)
-        await turns()
+        await node.partitions.lose(partition)
         node.partitions.elect(partition, epoch=3)
         refused = 0
         while True:
@@ -169,8 +161,7 @@ async def test_nothing_is_answered_between_the_slices_of_a_large_state() -> None
 async def test_two_coordinators_have_their_own_groups_side_by_side() -> None:
     async with a_node() as node:
         node.partitions.elect(partition_of(A))
-        node.partitions.elect(partition_of(B))
-        await turns()
+        await node.partitions.take(partition_of(B))
         await asyncio.gather(node.commit(A, 1), node.commit(B, 2))
         assert (node.fetch(A), node.fetch(B)) == (1, 2)
         assert node.groups.of(A) is not node.groups.of(B)
@@ -200,8 +191,7 @@ async def test_groups_of_all_partitions_are_listed_in_order() -> None:
 @in_loop
 async def test_members_that_wait_are_told_when_the_coordinator_is_deposed() -> None:
     async with a_node() as node:
-        node.partitions.elect(partition_of(A))
-        await turns()
+        await node.partitions.take(partition_of(A))
         joining = asyncio.create_task(node.groups.of(A).join(A, join_of(needs_known_id=False)))
         await turns()
         assert not joining.done()
@@ -210,31 +200,20 @@ async def test_members_that_wait_are_told_when_the_coordinator_is_deposed() -> N
             await joining
 
 
+@pytest.mark.parametrize("does_it_reach_the_replicas", [False, True])
 @in_loop
-async def test_a_commit_in_flight_fails_with_the_coordinator_and_is_not_answered_as_done() -> None:
+async def test_a_commit_in_flight_is_no_success_when_the_coordinator_is_deposed(
+    does_it_reach_the_replicas: bool,
+) -> None:
     async with a_node() as node:
         partition = partition_of(A)
-        node.partitions.elect(partition)
-        await turns()
+        await node.partitions.take(partition)
         log = node.partitions.logs[partition]
         log.is_held = True
         committing = asyncio.create_task(node.commit(A, 7))
         await turns()
-        node.partitions.depose(partition)
-        with pytest.raises(NotCoordinatorAnymore):
-            await committing
-
-
-@in_loop
-async def test_replicas_that_answer_after_the_deposition_make_no_success_of_it() -> None:
-    async with a_node() as node:
-        partition = partition_of(A)
-        node.partitions.elect(partition)
-        await turns()
-        log = node.partitions.logs.pop(partition)
-        log.is_held = True
-        committing = asyncio.create_task(node.commit(A, 7))
-        await turns()
+        if does_it_reach_the_replicas:
+            del node.partitions.logs[partition]
         node.partitions.depose(partition)
         log.let_go()
         with pytest.raises(NotCoordinatorAnymore):
@@ -245,8 +224,7 @@ async def test_replicas_that_answer_after_the_deposition_make_no_success_of_it()
 async def test_a_deposed_coordinator_answers_nothing_and_writes_nothing() -> None:
     async with a_node() as node:
         partition = partition_of(A)
-        node.partitions.elect(partition)
-        await turns()
+        await node.partitions.take(partition)
         await node.commit(A, 7)
         late = node.groups.of(A)
         log = node.partitions.logs.pop(partition)
@@ -275,8 +253,7 @@ async def test_a_deposed_coordinator_answers_nothing_and_writes_nothing() -> Non
 async def test_a_coordinator_elected_again_knows_only_what_is_in_the_log() -> None:
     async with a_node() as node:
         partition = partition_of(A)
-        node.partitions.elect(partition)
-        await turns()
+        await node.partitions.take(partition)
         await node.commit(A, 7)
         first = node.groups.of(A)
         node.partitions.elect(partition, epoch=2)  # A later epoch of the same node.
@@ -293,8 +270,7 @@ async def test_a_coordinator_elected_again_knows_only_what_is_in_the_log() -> No
 async def test_a_log_that_has_another_leader_refuses_before_the_node_is_told() -> None:
     async with a_node() as node:
         partition = partition_of(A)
-        node.partitions.elect(partition)
-        await turns()
+        await node.partitions.take(partition)
         node.partitions.logs[partition].is_led = False
         with pytest.raises(NotCoordinator) as refused:
             await node.commit(A, 7)
@@ -322,15 +298,13 @@ async def test_a_deposition_during_the_loading_leaves_nothing_behind() -> None:
     async with a_node() as node:
         partition = partition_of(A)
         node.partitions.opening = asyncio.Event()
-        node.partitions.elect(partition)
-        await turns()
+        await node.partitions.take(partition)
         node.partitions.depose(partition)
         node.partitions.opening.set()
         await turns()
         with pytest.raises(NotCoordinator):
             node.fetch(A)
-        node.partitions.elect(partition, epoch=4)
-        await turns()
+        await node.partitions.take(partition, epoch=4)
         assert node.fetch(A) is None
 
 
@@ -338,8 +312,7 @@ async def test_a_deposition_during_the_loading_leaves_nothing_behind() -> None:
 async def test_a_state_that_cannot_be_read_is_told_and_read_again() -> None:
     async with a_node() as node:
         node.partitions.error = CorruptData("the log is damaged")
-        node.partitions.elect(partition_of(A))
-        await turns()
+        await node.partitions.take(partition_of(A))
         with pytest.raises(CorruptData, match="damaged"):
             node.fetch(A)
         assert node.groups.coordinators.failures() == [f"{partition_of(A)}: the log is damaged"]
@@ -351,10 +324,25 @@ async def test_a_state_that_cannot_be_read_is_told_and_read_again() -> None:
 
 
 @in_loop
-async def test_offsets_of_a_transaction_are_committed_by_the_coordinators_of_their_groups() -> None:
+async def test_a_state_that_a_bug_kept_from_being_loaded_is_loaded_again() -> None:
     async with a_node() as node:
+        node.partitions.error = KeyError("a bug")
         node.partitions.elect(partition_of(A))
         await turns()
+        with pytest.raises(Unavailable, match="internal error"):
+            node.fetch(A)
+        assert node.groups.coordinators.failures()
+        node.partitions.error = None
+        node.partitions.timers.advance(LOAD_RETRY_SECONDS)
+        await turns()
+        assert node.fetch(A) is None
+        assert node.groups.coordinators.failures() == []
+
+
+@in_loop
+async def test_offsets_of_a_transaction_are_committed_by_the_coordinators_of_their_groups() -> None:
+    async with a_node() as node:
+        await node.partitions.take(partition_of(A))
         await node.stage(A, 5)
         await node.groups.finish_transaction(9, 0, [A, B], is_commit=True)
         assert node.fetch(A) == 5
@@ -364,8 +352,7 @@ async def test_offsets_of_a_transaction_are_committed_by_the_coordinators_of_the
 @in_loop
 async def test_offsets_of_a_transaction_that_ends_while_it_is_verified_are_not_staged() -> None:
     async with a_node() as node:
-        node.partitions.elect(partition_of(A))
-        await turns()
+        await node.partitions.take(partition_of(A))
         answered = asyncio.Event()
         staging = asyncio.create_task(node.stage(A, 5, verify=answered.wait))
         await turns()

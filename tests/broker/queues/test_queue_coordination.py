@@ -158,11 +158,9 @@ async def test_a_queue_is_refused_while_it_is_loaded_and_then_has_its_jobs() -> 
     async with a_node(b"a", b"b") as node:
         leased = await node.queues.get("q").claim()
         partition = node.partition_of("q")
-        node.internal.depose(partition)
-        await turns()
+        await node.internal.lose(partition)
         node.internal.opening = asyncio.Event()
-        node.internal.elect(partition, epoch=3)
-        await turns()
+        await node.internal.take(partition, epoch=3)
         with pytest.raises(CoordinatorLoading):
             node.queues.get("q")
         node.internal.opening.set()
@@ -244,8 +242,7 @@ async def test_a_log_that_refuses_its_former_leader_refuses_the_queue() -> None:
 async def test_receipts_of_one_coordinator_are_read_by_the_next() -> None:
     async with a_node(b"a") as node:
         leased = await node.queues.get("q").claim()
-        node.internal.elect(node.partition_of("q"), epoch=2)
-        await turns()
+        await node.internal.take(node.partition_of("q"), epoch=2)
         queue = node.queues.get("q")
         assert (await queue.ack([leased.jobs[0].receipt])).count == 1
         forged = leased.jobs[0].receipt[:-1] + ("A" if leased.jobs[0].receipt[-1] != "A" else "B")
@@ -290,8 +287,7 @@ async def test_a_queue_that_another_node_creates_is_known_and_opened_when_it_is_
             node.queues.get("new")
         assert isinstance(topic.partitions[0].retention_hold, ReportedHold)
         assert topic.partitions[0].is_queue
-        node.internal.elect(node.partition_of("new"))
-        await turns()
+        await node.internal.take(node.partition_of("new"))
         assert node.queues.get("new").name == "new"
         assert isinstance(topic.partitions[0].retention_hold, UnfinishedJobsHold)
 
@@ -330,11 +326,9 @@ async def test_a_row_of_a_topic_that_was_deleted_is_removed_at_the_start() -> No
 async def test_a_queue_that_cannot_be_loaded_is_told_and_loaded_again() -> None:
     async with a_node() as node:
         partition = node.partition_of("q")
-        node.internal.depose(partition)
-        await turns()
+        await node.internal.lose(partition)
         node.internal.error = CorruptData("the log is damaged")
-        node.internal.elect(partition, epoch=2)
-        await turns()
+        await node.internal.take(partition, epoch=2)
         with pytest.raises(CorruptData):
             node.queues.get("q")
         node.internal.error = None
@@ -404,7 +398,7 @@ class LaggingJobs:
     def partitions(self, topic: Topic) -> Any:
         return topic.partitions
 
-    def leader_end(self, partition: Any) -> int | None:
+    def leader_end(self, partition: Any, since: float) -> int | None:
         return self.end
 
 
@@ -416,8 +410,7 @@ async def test_a_replica_that_is_behind_is_not_taken_for_a_loss() -> None:
         partition = node.partition_of("q")
         for end, is_kept in ((None, True), (2, True), (1, False)):
             source.end = end
-            node.internal.elect(partition, epoch=2)
-            await turns()
+            await node.internal.take(partition, epoch=2)
             counts = node.queues.get("q").counts()
             assert (counts.leased == 2) is is_kept
         with pytest.raises(StaleReceipt):

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
+from millstream.broker.state.coordinators import CoordinatorContext
 from millstream.broker.state.internal_partitions import InternalPartition, LeadershipListener
 from millstream.config.schema import LogConfig
-from millstream.errors import MillstreamError, NotCoordinator, NotLeader, NotLeaderAnymore
+from millstream.errors import NotCoordinator, NotLeader, NotLeaderAnymore
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.testing import ManualClock, ManualTimers, SimulatedFilesystem
@@ -83,11 +84,21 @@ class ElectedPartitions:
         self.logs: dict[InternalPartition, LedLog] = {}
         self.opening: asyncio.Event | None = None
         """If set, logs are opened once the event is: the high watermark is too low before."""
-        self.error: MillstreamError | None = None
+        self.error: Exception | None = None
         """If set, opening a log fails with it."""
         self.has_lease = True
         self._count = count
         self._listeners: dict[str, LeadershipListener] = {}
+
+    def context(self) -> CoordinatorContext:
+        """Return what coordinators of these partitions need."""
+        return CoordinatorContext(
+            partitions=self,
+            log_config=self.store.log_config,
+            clock=self.clock,
+            timers=self.timers,
+            background=self.background,
+        )
 
     # The interface.
 
@@ -154,6 +165,16 @@ class ElectedPartitions:
             log.depose()
         if (listener := self._listeners.get(partition.name)) is not None:
             listener.deposed(partition)
+
+    async def take(self, partition: InternalPartition, epoch: int = 1) -> None:
+        """Let this node lead a partition, and return when it is loaded, or waits for something."""
+        self.elect(partition, epoch)
+        await turns()
+
+    async def lose(self, partition: InternalPartition, *, leader: int = 2) -> None:
+        """Let another node lead a partition, and return when nothing is left to do for that."""
+        self.depose(partition, leader=leader)
+        await turns()
 
 
 async def turns(count: int = 60) -> None:

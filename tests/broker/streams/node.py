@@ -92,7 +92,7 @@ class Node:
             timers=self.timers,
             retention_clock=self.store,
         )
-        await self.streams.open()
+        await self.streams.start()
         return self
 
     def _partition(self, topic: Topic, index: int) -> Partition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -34,16 +35,19 @@ class ClusterNode(Node):
         await self.start()
         await self.streams.close()
         self.internal = ElectedPartitions()
+        await self._open_coordinator()
+
+    async def _open_coordinator(self) -> None:
         self.all = StreamCoordinators(
-            self.internal,
+            replace(self.internal.context(), clock=self.clock, timers=self.timers),
             self.topics,
-            log_config=self.internal.store.log_config,
-            clock=self.clock,
-            timers=self.timers,
             retention_clock=None,
-            background=self.internal.background,
         )
         await self.all.open()
+
+    async def restart_coordinator(self) -> None:
+        await self.all.close()
+        await self._open_coordinator()
 
     async def make(self, path: str, request: CreateStream = TEXT) -> DurableStream:
         made, _ = await self.all.of(path).create(path, request, [], message_bytes_max=MIB)
@@ -62,8 +66,7 @@ async def a_node() -> AsyncIterator[ClusterNode]:
     """A node that coordinates the streams."""
     node = ClusterNode()
     await node.begin()
-    node.internal.elect(STREAMS)
-    await turns()
+    await node.internal.take(STREAMS)
     try:
         yield node
     finally:
@@ -77,24 +80,20 @@ async def a_node() -> AsyncIterator[ClusterNode]:
 
 async def move(node: ClusterNode) -> None:
     """Let another node coordinate the streams for a while."""
-    node.internal.depose(STREAMS)
-    await turns()
-    node.internal.elect(STREAMS, epoch=3)
-    await turns()
+    await node.internal.lose(STREAMS)
+    await node.internal.take(STREAMS, epoch=3)
 
 
 @in_loop
 async def test_streams_are_refused_by_other_nodes_and_while_they_are_loaded() -> None:
     async with a_node() as node:
         await node.make("a")
-        node.internal.depose(STREAMS, leader=2)
-        await turns()
+        await node.internal.lose(STREAMS, leader=2)
         with pytest.raises(NotCoordinator) as refused:
             node.get("a")
         assert refused.value.coordinator == 2
         node.internal.opening = asyncio.Event()
-        node.internal.elect(STREAMS, epoch=2)
-        await turns()
+        await node.internal.take(STREAMS, epoch=2)
         with pytest.raises(CoordinatorLoading):
             node.get("a")
         node.internal.opening.set()
@@ -173,15 +172,43 @@ async def test_readers_that_wait_are_woken_when_the_coordinator_is_deposed() -> 
 async def test_streams_expire_at_their_coordinator_only_and_never_early() -> None:
     async with a_node() as node:
         await node.make("a", CreateStream(content_type="text/plain", ttl_seconds=100))
-        await node.pass_time(60)
+        await node.pass_time(50)
         node.internal.depose(STREAMS)
         await node.pass_time(1_000)
         assert node.topics.find("a") is not None
-        node.internal.elect(STREAMS, epoch=2)
-        await turns()
+        await node.internal.take(STREAMS, epoch=2)
         await node.pass_time(90)
         assert node.get("a").path == "a", "time without a coordinator does not count"
         await node.pass_time(30)
+        await node.pass_time(1)
+        with pytest.raises(UnknownStream):
+            node.get("a")
+
+
+@in_loop
+async def test_a_stream_that_nobody_uses_expires_however_often_its_coordinator_changes() -> None:
+    async with a_node() as node:
+        await node.make("a", CreateStream(content_type="text/plain", ttl_seconds=3_600))
+        for _ in range(5):
+            for _ in range(10):
+                await node.pass_time(60)
+            await move(node)
+            assert node.get("a").path == "a", "it was not used for at most 3,000 seconds"
+        for _ in range(20):
+            await node.pass_time(60)
+        with pytest.raises(UnknownStream):
+            node.get("a")
+
+
+@in_loop
+async def test_a_coordinator_that_stops_stores_how_long_streams_were_not_used() -> None:
+    async with a_node() as node:
+        await node.make("a", CreateStream(content_type="text/plain", ttl_seconds=100))
+        await node.pass_time(50)
+        await node.restart_coordinator()
+        await node.pass_time(49)
+        assert node.get("a").path == "a"
+        await node.pass_time(11)
         await node.pass_time(1)
         with pytest.raises(UnknownStream):
             node.get("a")

@@ -85,16 +85,12 @@ class TransactionsNode:
         self.verifier = VerifierFake()
         self.groups = FakeGroups()
         self.transactions = TransactionCoordinators(
-            self.partitions,
+            self.partitions.context(),
             FakeTopics(("t", 0), ("t", 1)),
             self.groups,
             ProducerIds(FakeMetadata()),  # type: ignore[arg-type]
             config=BrokerConfig(publication_expiration_ms=EXPIRATION_MS),
-            log_config=self.partitions.store.log_config,
-            clock=self.partitions.clock,
             retention_clock=None,
-            timers=self.partitions.timers,
-            background=self.partitions.background,
             markers=self.markers,
             verifier=self.verifier,
         )
@@ -151,8 +147,7 @@ async def test_an_id_that_another_node_coordinates_is_refused() -> None:
 @in_loop
 async def test_a_decision_is_carried_out_by_the_next_coordinator_with_its_epoch() -> None:
     async with a_node() as node:
-        node.partitions.elect(partition_of(A), epoch=3)
-        await turns()
+        await node.partitions.take(partition_of(A), epoch=3)
         producer = await node.begin(A)
         node.markers.held = asyncio.Event()
         ending = asyncio.create_task(node.end(A, producer))
@@ -162,8 +157,7 @@ async def test_a_decision_is_carried_out_by_the_next_coordinator_with_its_epoch(
             await ending
         assert node.markers.written == []
         node.markers.held = None
-        node.partitions.elect(partition_of(A), epoch=5)
-        await turns()
+        await node.partitions.take(partition_of(A), epoch=5)
         assert node.markers.written == [(WHERE, ProducerMarker(*producer, 5, True))]
         assert await node.end(A, producer) == producer, "and a repeated request is answered"
 
@@ -171,14 +165,11 @@ async def test_a_decision_is_carried_out_by_the_next_coordinator_with_its_epoch(
 @in_loop
 async def test_ids_are_refused_until_they_are_loaded() -> None:
     async with a_node() as node:
-        node.partitions.elect(partition_of(A))
-        await turns()
+        await node.partitions.take(partition_of(A))
         producer = await node.begin(A)
-        node.partitions.depose(partition_of(A))
-        await turns()
+        await node.partitions.lose(partition_of(A))
         node.partitions.opening = asyncio.Event()
-        node.partitions.elect(partition_of(A), epoch=2)
-        await turns()
+        await node.partitions.take(partition_of(A), epoch=2)
         with pytest.raises(CoordinatorLoading):
             node.transactions.of(A).describe(A)
         with pytest.raises(CoordinatorLoading):
@@ -198,8 +189,7 @@ async def test_ids_are_refused_until_they_are_loaded() -> None:
 async def test_two_coordinators_have_their_own_ids_side_by_side() -> None:
     async with a_node() as node:
         node.partitions.elect(partition_of(A))
-        node.partitions.elect(partition_of(B))
-        await turns()
+        await node.partitions.take(partition_of(B))
         one, other = await node.begin(A), await node.begin(B)
         assert one.id != other.id
         assert node.transactions.is_ongoing(*one, *WHERE)
@@ -216,8 +206,7 @@ async def test_two_coordinators_have_their_own_ids_side_by_side() -> None:
 async def test_a_deposed_coordinator_decides_nothing() -> None:
     async with a_node() as node:
         partition = partition_of(A)
-        node.partitions.elect(partition)
-        await turns()
+        await node.partitions.take(partition)
         producer = await node.begin(A)
         late = node.transactions.of(A)
         log = node.partitions.logs.pop(partition)
@@ -243,8 +232,7 @@ async def test_a_deposed_coordinator_decides_nothing() -> None:
 async def test_a_decision_in_flight_is_no_success_although_it_reaches_the_replicas_later() -> None:
     async with a_node() as node:
         partition = partition_of(A)
-        node.partitions.elect(partition)
-        await turns()
+        await node.partitions.take(partition)
         producer = await node.begin(A)
         log = node.partitions.logs.pop(partition)
         log.is_held = True
@@ -255,16 +243,14 @@ async def test_a_decision_in_flight_is_no_success_although_it_reaches_the_replic
         with pytest.raises(NotCoordinatorAnymore):
             await ending
         assert node.markers.written == []
-        node.partitions.elect(partition, epoch=2)
-        await turns()
+        await node.partitions.take(partition, epoch=2)
         assert [marker.is_commit for _, marker in node.markers.written] == [True]
 
 
 @in_loop
 async def test_a_marker_goes_to_the_new_leader_of_its_partition() -> None:
     async with a_node() as node:
-        node.partitions.elect(partition_of(A))
-        await turns()
+        await node.partitions.take(partition_of(A))
         producer = await node.begin(A)
         await node.transactions.of(A).add_partitions(A, *producer, [("t", 1)])
         node.markers.refused[WHERE] = [NotLeader("node 2 leads it", leader=2)]
@@ -323,8 +309,7 @@ async def test_a_group_asks_the_coordinator_of_another_node_before_it_stages() -
 @in_loop
 async def test_a_coordinator_answers_what_other_nodes_ask() -> None:
     async with a_node() as node:
-        node.partitions.elect(partition_of(A))
-        await turns()
+        await node.partitions.take(partition_of(A))
         producer = await node.begin(A)
         coordinator = node.transactions.of(A)
         other = TopicPartition("t", 1)
@@ -381,8 +366,7 @@ async def test_a_publication_over_several_coordinators_is_refused_before_anythin
 async def test_the_age_of_a_publication_does_not_jump_when_the_coordinator_moves() -> None:
     async with a_node() as node:
         partition = partition_of("p")
-        node.partitions.elect(partition)
-        await turns()
+        await node.partitions.take(partition)
         await node.transactions.publish(PublicationProposal(publisher="p", sequence=4))
 
         def age_ms() -> int:
@@ -394,8 +378,7 @@ async def test_the_age_of_a_publication_does_not_jump_when_the_coordinator_moves
         assert before == pytest.approx((transaction_store.SWEEP_SECONDS + 60) * 1000, abs=1000)
         node.partitions.depose(partition)
         await node.pass_time(10 * EXPIRATION_MS / 1000)  # Another node leads, or none.
-        node.partitions.elect(partition, epoch=2)
-        await turns()
+        await node.partitions.take(partition, epoch=2)
         assert transaction_store.SWEEP_SECONDS * 1000 - 1000 <= age_ms() <= before
         repeated = await node.transactions.publish(PublicationProposal(publisher="p", sequence=4))
         assert repeated.is_repeated
@@ -406,14 +389,12 @@ async def test_the_age_of_a_publication_does_not_jump_when_the_coordinator_moves
 @in_loop
 async def test_times_that_a_lone_node_has_stored_are_not_older_than_they_were() -> None:
     async with a_node() as node:
-        node.partitions.elect(partition_of("p"))
-        await turns()
+        await node.partitions.take(partition_of("p"))
         for name, update_ms in (("p", 1_700_000_000_000), ("p/1", 1_700_000_500_000)):
             log = node.transactions.of("p")._store._state_log
             key = b"\xffpublication:" + name.encode()
             value = b'{"version":1,"sequence":1,"update_ms":%d}' % update_ms
             await log.put([(key, value)])
-        node.partitions.elect(partition_of("p"), epoch=2)
-        await turns()
+        await node.partitions.take(partition_of("p"), epoch=2)
         ages = {known.name: all_.age_ms(known) for all_, known in node.transactions.publishers()}
         assert ages == {"p": 500_000, "p/1": 0}

@@ -14,7 +14,13 @@ from millstream import AsyncClient
 from millstream.errors import InvalidReplication
 from millstream.testing.broker import RunningBroker
 from tests.cli.commands import is_one_line, run
-from tests.cluster.forwarding.cluster_http import create, leader_of, others, url
+from tests.cluster.forwarding.cluster_http import (
+    create,
+    hold_fetches,
+    leader_of,
+    others,
+    url,
+)
 from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until, values_of
 from tests.in_loop import in_loop
 
@@ -221,6 +227,64 @@ async def test_a_new_node_gets_its_share_of_the_data(tmp_path: Path):
         assert all(len(move["after"]) == len(move["before"]) for move in planned["moves"])
         await told(cluster, 1, "rebalance")
         assert any(replicas_of(cluster, "t", index) == [3] for index in range(24))
+
+
+@in_loop
+async def test_moves_tell_their_progress_on_standard_error_and_their_result_on_standard_output(
+    tmp_path: Path,
+):
+    async with local_cluster(tmp_path) as cluster:
+        await create(cluster, "t", factor=1, partitions=3)
+        result = await command(cluster, 1, "reassign", "t", "--replicas", "3", "--json")
+        assert result.exit_code == 0, result.output
+        assert len(json.loads(result.stdout)["moves"]) == 3
+        assert result.stderr.splitlines()[-1] == "moving: 3 of 3 done"
+        assert all(line.startswith("moving: ") for line in result.stderr.splitlines())
+        assert all(len(replicas_of(cluster, "t", index)) == 3 for index in range(3))
+
+
+@in_loop
+async def test_resync_waits_for_replicas_that_live_and_names_those_that_are_gone(tmp_path: Path):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await until(lambda: is_whole(cluster))
+        leader = leader_of(cluster, "t")
+        whole = await command(cluster, leader, "resync")
+        assert (whole.exit_code, whole.stdout) == (0, "")
+        assert "All replicas are in sync." in whole.stderr
+        (gone, asked) = others(cluster, leader)
+        await cluster.stop_node(gone)
+        await until(lambda: gone not in isr_of(cluster, "t"))
+        await submit(cluster.partition(leader_of(cluster, "t"), "t"), "a", "b")
+        # Nobody is waited for: the node is not there, and the command ends at once.
+        result = await command(cluster, asked, "resync", "t", "--json")
+        assert result.exit_code == 1
+        (replica,) = json.loads(result.stdout)["replicas"]
+        assert (replica["node_id"], replica["is_alive"]) == (gone, False)
+        assert replica["lag_records"] == 2
+        table = await command(cluster, asked, "resync", "t", "--no-wait")
+        assert table.exit_code == 1
+        assert table.stdout.splitlines()[1].split() == ["t", "0", str(gone), "gone", "2", "-"]
+        await cluster.start_node(gone)
+        back = await command(cluster, asked, "resync")
+        assert back.exit_code == 0, back.output
+        assert isr_of(cluster, "t") == [1, 2, 3]
+
+
+@in_loop
+async def test_resync_ends_after_its_time(tmp_path: Path):
+    async with local_cluster(tmp_path, 2) as cluster:
+        await create(cluster, "t", factor=1)
+        leader = leader_of(cluster, "t")
+        (other,) = others(cluster, leader)
+        hold_fetches(cluster, leader)
+        await command(cluster, leader, "reassign", "t", "--to", f"{leader},{other}", "--no-wait")
+        await until(lambda: len(replicas_of(cluster, "t")) == 2)
+        result = await command(cluster, leader, "resync", "t", "--timeout", "0.1", "--json")
+        assert result.exit_code == 1, result.output
+        (replica,) = json.loads(result.stdout)["replicas"]
+        assert (replica["node_id"], replica["is_alive"]) == (other, True)
+        assert result.stderr == "resync: 0 of 1 done\n"
 
 
 @in_loop

@@ -294,6 +294,41 @@ async def test_an_operator_can_trip_and_reset_a_breaker():
 
 
 @in_loop
+async def test_a_tripped_breaker_finishes_what_is_in_flight_and_outlives_a_restart_of_the_peer():
+    async with running_peer() as server:
+        gate = Gate(server)
+        pool = server.pool()
+        sent = forward(pool)
+        await gate.arrived(1)
+        pool.trip(1)
+        gate.open()
+        await sent
+        pool.forget(1)  # The node was started again.
+        with pytest.raises(PeerUnavailable, match="its circuit breaker was tripped"):
+            await ping(pool)
+        assert pool.breaker_states() == {1: BreakerState.TRIPPED}
+        pool.reset(1)
+        await ping(pool)
+        pool.close()
+
+
+@in_loop
+async def test_a_reset_breaker_does_not_wait_for_the_next_attempt_to_connect():
+    async with scripted_peer(lambda _: asyncio.sleep(0)) as gone:
+        pass
+    async with running_peer() as server:
+        addresses = [gone]
+        limits = config(breaker_failures_max=1, backoff_ms_min=60_000, backoff_ms_max=60_000)
+        pool = server.pool(config=limits, address_of=lambda _: addresses[0])
+        with pytest.raises(PeerUnavailable, match="cannot connect"):
+            await ping(pool)
+        addresses[0] = server.endpoint
+        pool.reset(1)
+        await ping(pool)
+        pool.close()
+
+
+@in_loop
 async def test_a_refused_handshake_counts_as_a_failure():
     async with running_peer() as server:
         server.refusals[2] = PeerErrorCode.UNKNOWN_NODE

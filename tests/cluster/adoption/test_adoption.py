@@ -10,17 +10,21 @@ import urllib.error
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from millstream.broker.broker import Broker
 from millstream.broker.loop_timers import LoopTimers
+from millstream.broker.state.internal_partitions import GROUPS, STREAMS, TRANSACTIONS
 from millstream.broker.state.routing import index_of_group
+from millstream.broker.state.state_clock import StateClock
+from millstream.broker.state.state_log import StateLog
 from millstream.broker.topics.topic import topic_key
 from millstream.cluster.adoption import adoption
 from millstream.cluster.adoption.adoption import Adoption, AdoptionReport
-from millstream.cluster.adoption.internal_logs import group_of, transactional_id_of
+from millstream.cluster.adoption.internal_logs import group_of, read_state, transactional_id_of
 from millstream.cluster.control.adoption_row import ADOPTED_KEY, ADOPTING_KEY
 from millstream.config.schema import BrokerConfig, ClusterConfig, NodeConfig
 from millstream.errors import (
@@ -34,7 +38,10 @@ from millstream.errors import (
 )
 from millstream.metadata.interface import Metadata
 from millstream.node import Node
+from millstream.records.record import Record
 from millstream.storage.disk.filesystem import OsFilesystem
+from millstream.storage.store import Store
+from millstream.testing import ManualClock, SimulatedFilesystem
 from millstream.testing.memory_metadata import MetadataServer
 from tests.cluster.adoption import lone_node
 from tests.cluster.local_cluster import ANY_PORT, local_cluster, until, values_of
@@ -436,3 +443,26 @@ def test_every_entry_of_a_group_goes_where_the_group_is_looked_up() -> None:
 def test_a_publisher_goes_where_its_transactions_are() -> None:
     assert transactional_id_of(b"\xffpublication:spark/7") == "spark/7"
     assert transactional_id_of(b"spark/7/0/1") == "spark/7/0/1"
+
+
+@in_loop
+async def test_ages_of_publishers_and_streams_go_on_from_the_time_of_the_lone_node() -> None:
+    clock = ManualClock()
+    state = Store("/state", filesystem=SimulatedFilesystem(), clock=clock)
+    state.open()
+    for name, key in ((GROUPS, b'["classic","g1"]'), (TRANSACTIONS, b"id"), (STREAMS, b"spath")):
+        log = await StateLog.open(state, name, clock=clock)
+        await log.put([(key, b"{}")])
+        await log.close()
+    records = await read_state(state, clock, now_ms=77_000)
+    await state.close()
+    dated = {
+        partition.name: StateClock(_loaded(found), clock).now_ms()
+        for partition, found in records.items()
+    }
+    assert dated == {"groups": 0, "transactions": 77_000, "streams": 77_000}
+
+
+def _loaded(records: list[Record]) -> Any:
+    """Return what a coordinator finds after these records."""
+    return SimpleNamespace(entries={record.key: record.value for record in records})

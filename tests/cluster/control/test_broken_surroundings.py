@@ -55,6 +55,7 @@ from millstream.testing.memory_metadata import MetadataServer
 from tests.cluster.forwarding.cluster_http import create, error_code, others, send
 from tests.cluster.local_cluster import (
     ANY_PORT,
+    SHORT_LEASE_MS,
     LocalCluster,
     local_cluster,
     submit,
@@ -162,7 +163,7 @@ def codes(node: Node) -> list[ProblemCode]:
 
 @in_loop
 async def test_a_node_that_is_cut_off_is_read_only_and_the_others_go_on(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "t", factor=3)
         leader = cluster.leader_of("t")
         assert leader is not None

@@ -192,3 +192,29 @@ async def test_a_full_disk_keeps_a_running_node_out_until_it_has_space_again():
         fault.only = ()
         await until(lambda: len(member.lives) == 2)
         assert member.is_believed
+
+
+@pytest.mark.parametrize("error", [StorageFailed("the metadata cannot be used"), KeyError("a bug")])
+@in_loop
+async def test_a_renewal_that_fails_in_an_unexpected_way_does_not_end_the_membership(
+    monkeypatch, error
+):
+    server = MetadataServer()
+    metadata = server.connect()
+    renew, failures = metadata.renew, 0
+
+    async def fail_once(lease: int) -> None:
+        nonlocal failures
+        if not failures:
+            failures += 1
+            raise error
+        await renew(lease)
+
+    async with running(Member(metadata, disk())) as member:
+        monkeypatch.setattr(metadata, "renew", fail_once)
+        await until(lambda: failures > 0)
+        assert member.lease is not None
+        server.expire(member.lease.id)
+        await until(lambda: len(member.lives) == 2)
+        assert member.failed_renewals == 1
+        assert registered(server) is not None

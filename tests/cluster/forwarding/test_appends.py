@@ -21,7 +21,7 @@ from tests.cluster.forwarding.cluster_http import (
     url,
     urls,
 )
-from tests.cluster.local_cluster import local_cluster, until, values_of
+from tests.cluster.local_cluster import SHORT_LEASE_MS, local_cluster, until, values_of
 from tests.in_loop import in_loop
 
 RECORDS = "/v1/topics/t/records"
@@ -102,7 +102,7 @@ async def test_a_repeated_append_of_a_producer_is_stored_once_whichever_nodes_it
 
 @in_loop
 async def test_appends_without_a_leader_are_refused_with_a_time_to_retry(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "t", factor=1)
         leader = leader_of(cluster, "t")
         cluster.isolate(leader)
@@ -118,7 +118,7 @@ async def test_appends_without_a_leader_are_refused_with_a_time_to_retry(tmp_pat
 async def test_the_outcome_of_a_batch_whose_leader_is_lost_is_unknown_and_not_repeated(
     tmp_path: Path,
 ):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "t", factor=3)
         leader = leader_of(cluster, "t")
         [first, _] = others(cluster, leader)
@@ -138,7 +138,7 @@ async def test_the_outcome_of_a_batch_whose_leader_is_lost_is_unknown_and_not_re
 async def test_a_client_of_all_nodes_loses_doubles_and_reorders_nothing_when_the_leader_is_replaced(
     tmp_path: Path,
 ):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "t", factor=3)
         old = leader_of(cluster, "t")
         async with AsyncClient(urls(cluster, first=others(cluster, old)[0])) as client:

@@ -21,7 +21,7 @@ from tests.cluster.forwarding.cluster_http import (
     url,
     urls,
 )
-from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until
+from tests.cluster.local_cluster import SHORT_LEASE_MS, LocalCluster, local_cluster, submit, until
 from tests.in_loop import in_loop
 
 NAMES = [f"g{number:02d}" for number in range(24)]
@@ -72,7 +72,7 @@ async def test_groups_and_readers_of_all_coordinators_are_listed_by_each_node(tm
 
 @in_loop
 async def test_a_list_of_groups_is_refused_if_a_coordinator_does_not_answer(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "t", factor=3)
         for name in NAMES[:8]:
             await commit(cluster, name, "t", 0)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
 
 from millstream import AsyncClient
+from millstream.cluster.reading import remote_partition
+from millstream.cluster.reading.remote_partition import RemotePartition
+from millstream.errors import UnknownTopicId
+from millstream.protocols.peer.messages.fetch_batches import FetchBatchesRequest
 from tests.cluster.forwarding.cluster_http import create, in_time, leader_of, others, url, urls
-from tests.cluster.local_cluster import LocalCluster, local_cluster, until
+from tests.cluster.local_cluster import SHORT_LEASE_MS, LocalCluster, local_cluster, until
 from tests.in_loop import in_loop
 
 
@@ -95,7 +100,7 @@ async def test_a_watcher_from_the_end_gets_what_is_appended_later_and_nothing_el
 
 @in_loop
 async def test_watchers_of_a_node_without_a_replica_go_on_with_the_next_leader(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "t", factor=2, min_insync_replicas="1")
         old = leader_of(cluster, "t")
         replicas = cluster.nodes[1].broker.cluster.placement("t", 0).replicas
@@ -111,3 +116,29 @@ async def test_watchers_of_a_node_without_a_replica_go_on_with_the_next_leader(t
                 await client.append("t", number)
         assert await in_time(watching) == list(range(20))
         cluster.heal(old)
+
+
+@pytest.mark.parametrize("error", [UnknownTopicId("not heard of yet"), KeyError("a bug")])
+@in_loop
+async def test_a_watcher_of_a_remote_partition_gets_records_after_its_leader_could_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    monkeypatch.setattr(remote_partition, "FAILED_SECONDS", 0.05)
+    call, failures = RemotePartition.call, 0
+
+    async def fail_once(partition: RemotePartition, request: Any, **options: Any) -> Any:
+        nonlocal failures
+        if isinstance(request, FetchBatchesRequest) and request.wait_ms_max and not failures:
+            failures += 1
+            raise error
+        return await call(partition, request, **options)
+
+    monkeypatch.setattr(RemotePartition, "call", fail_once)
+    async with local_cluster(tmp_path) as cluster:
+        await create(cluster, "t", factor=1)
+        [other, _] = others(cluster, leader_of(cluster, "t"))
+        watching = asyncio.create_task(watched(cluster, other, 1))
+        await until(lambda: failures == 1)
+        async with AsyncClient(urls(cluster)) as client:
+            await client.append("t", 7)
+        assert await in_time(watching) == [7]

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cluster.reading import partition_anywhere
 from millstream.cluster.reading.partition_anywhere import PartitionAnywhere
-from millstream.cluster.reading.remote_partition import RemotePartition
+from millstream.cluster.reading.remote_partition import PartitionEnds, RemotePartition
 from millstream.cluster.replication.local_replica import LocalReplica
+from millstream.errors import LeaderNotAvailable
 from millstream.protocols.peer.messages.fetch_batches import (
     FetchBatchesRequest,
     FetchBatchesResponse,
@@ -22,7 +24,7 @@ from tests.cluster.forwarding.cluster_http import (
     others,
     send,
 )
-from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until
+from tests.cluster.local_cluster import SHORT_LEASE_MS, LocalCluster, local_cluster, submit, until
 from tests.in_loop import in_loop
 
 RECORDS = "/v1/topics/t/records"
@@ -105,7 +107,7 @@ async def test_readers_that_ask_at_the_same_time_share_questions(tmp_path: Path)
 
 @in_loop
 async def test_a_follower_that_cannot_ask_the_leader_says_so(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "t", factor=3)
         leader = leader_of(cluster, "t")
         await submit(cluster.partition(leader, "t"), "1", "2")
@@ -153,3 +155,36 @@ def test_what_an_earlier_leader_told_replaces_nothing_newer() -> None:
     for epoch, end, expected in [(1, 5, 5), (1, 7, 7), (1, 6, 7), (2, 8, 8), (1, 9, 8), (3, 4, 4)]:
         partition.take(FetchBatchesResponse(leader_epoch=epoch, high_watermark=end))
         assert partition.high_watermark == expected
+
+
+@in_loop
+async def test_a_node_that_is_elected_while_it_asks_the_leader_shows_what_that_one_has_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(partition_anywhere, "TAKE_OVER_POLL_SECONDS", 0)
+    async with local_cluster(tmp_path) as cluster:
+        await create(cluster, "t", factor=3)
+        leader = leader_of(cluster, "t")
+        await submit(cluster.partition(leader, "t"), "1")
+        [follower, _] = others(cluster, leader)
+        await until(lambda: cluster.partition(follower, "t").high_watermark == 1)
+        anywhere = cluster.partition(follower, "t").anywhere
+        assert isinstance(anywhere, PartitionAnywhere)
+        replica, ask, looks = anywhere._replica, anywhere.remote.ask, 0
+
+        def check_end() -> None:
+            nonlocal looks
+            looks += 1
+            if looks < 3:
+                raise LeaderNotAvailable("it is taking it over")
+
+        async def ask_and_be_elected() -> PartitionEnds:
+            ends = await ask()
+            monkeypatch.setattr(replica, "leader", object())
+            return ends
+
+        monkeypatch.setattr(replica, "check_end", check_end)
+        monkeypatch.setattr(anywhere.remote, "ask", ask_and_be_elected)
+        await anywhere.catch_up()
+        assert looks == 3
+        monkeypatch.undo()

@@ -25,7 +25,7 @@ from tests.cluster.forwarding.cluster_http import (
     url,
     urls,
 )
-from tests.cluster.local_cluster import LocalCluster, local_cluster, until
+from tests.cluster.local_cluster import SHORT_LEASE_MS, LocalCluster, local_cluster, until
 from tests.in_loop import in_loop
 
 QUEUE = "/v1/queues/jobs"
@@ -148,7 +148,7 @@ async def test_a_claim_that_does_not_wait_gets_the_job_of_another_partitions_lea
 
 @in_loop
 async def test_jobs_survive_the_loss_of_their_coordinator_and_of_leaders(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "jobs", factor=2, partitions=3, min_insync_replicas="1")
         async with AsyncClient(urls(cluster)) as client:
             await client.create_queue("jobs")

@@ -22,7 +22,7 @@ from tests.cluster.forwarding.cluster_http import (
     url,
     urls,
 )
-from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until
+from tests.cluster.local_cluster import SHORT_LEASE_MS, LocalCluster, local_cluster, submit, until
 from tests.in_loop import in_loop
 
 RECORDS = "/v1/topics/t/records"
@@ -114,7 +114,7 @@ async def test_watchers_of_each_node_get_every_record_once(tmp_path: Path, facto
 
 @in_loop
 async def test_watchers_go_on_when_the_leader_is_isolated_and_replaced(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         await create(cluster, "t", factor=2, min_insync_replicas="1")
         old = leader_of(cluster, "t")
         replicas = cluster.nodes[1].broker.cluster.placement("t", 0).replicas
@@ -144,12 +144,20 @@ async def test_watchers_go_on_when_the_leader_is_isolated_and_replaced(tmp_path:
         cluster.heal(old)
 
 
-def are_heads(cluster: LocalCluster, head: int) -> bool:
-    """Return whether all replicas of `t` have this high watermark."""
+def are_at(cluster: LocalCluster, head: int) -> bool:
+    """Return whether all replicas of `t` have this high watermark and have applied deletions.
+
+    A replica applies a deletion after its high watermark has passed it: until then a reader there
+    sees the records.
+    """
     partitions = [
         cluster.partition(node_id, "t", index) for node_id in cluster.nodes for index in range(3)
     ]
-    return all(item.high_watermark == head for item in partitions if item.is_open)
+    return all(
+        item.high_watermark == head and item.log.replication.decisions.pending_count == 0
+        for item in partitions
+        if item.is_open
+    )
 
 
 @pytest.mark.parametrize("factor", [1, 3])
@@ -164,11 +172,11 @@ async def test_topics_are_described_and_records_deleted_through_each_node(
                 for index in range(3):
                     await client.append("t", 1, key="k", partition=index)
                 head = 2 * round_number + 1  # A deletion takes an offset too.
-                await until(partial(are_heads, cluster, head))
+                await until(partial(are_at, cluster, head))
                 answer = await send(cluster, node_id, "GET", "/v1/topics/t")
                 heads = [row["head"] for row in json.loads(answer.body)["partitions"]]
                 assert heads == [head] * 3
                 answer = await send(cluster, node_id, "DELETE", RECORDS, {"key": "k"})
                 assert json.loads(answer.body) == {"deleted": 3}, answer.body
-                await until(partial(are_heads, cluster, head + 1))
+                await until(partial(are_at, cluster, head + 1))
                 assert [record.value async for record in client.read("t")] == []

@@ -12,7 +12,7 @@ from millstream.clients.http.core.requests import Idempotency, Request
 from millstream.clients.http.core.responses import ClientResponse
 from millstream.errors import NodeUnreachable, NotLeader
 from tests.cluster.forwarding.cluster_http import leader_of, others, url
-from tests.cluster.local_cluster import LocalCluster, local_cluster, submit, until
+from tests.cluster.local_cluster import SHORT_LEASE_MS, LocalCluster, local_cluster, submit, until
 from tests.in_loop import in_loop
 
 TEXT = ("content-type", "text/plain")
@@ -204,7 +204,7 @@ async def test_a_stream_takes_records_of_kafka_clients_between_its_own(tmp_path:
 
 @in_loop
 async def test_writers_lose_and_double_nothing_when_nodes_are_replaced(tmp_path: Path):
-    async with local_cluster(tmp_path) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
         paths = await streams_elsewhere(cluster)
         written = 0
 
@@ -236,13 +236,15 @@ async def test_writers_lose_and_double_nothing_when_nodes_are_replaced(tmp_path:
 
         producing = [asyncio.create_task(produce(path, 30)) for path in paths]
         await until(lambda: written >= 10)
-        lost = left = coordinator_of(cluster, 1)
-        # The first nodes of a cluster may have created the internal topic before there were more.
-        if len(cluster.nodes[1].broker.cluster.placement("__streams", 0).replicas) > 1:
-            cluster.isolate(lost)
-            [left, _] = others(cluster, lost)
-            await until(lambda: coordinator_of(cluster, left) not in (lost, -1))
-            cluster.heal(lost)
+        # The first node of a cluster may have created the internal topic before there were more.
+        # It is the only one that can be elected until the others have joined the ISR.
+        placement = cluster.nodes[1].broker.cluster.placement
+        await until(lambda: len(placement("__streams", 0).isr) == len(cluster.nodes))
+        lost = coordinator_of(cluster, 1)
+        cluster.isolate(lost)
+        [left, _] = others(cluster, lost)
+        await until(lambda: coordinator_of(cluster, left) not in (lost, -1))
+        cluster.heal(lost)
         await until(lambda: written >= 30)
         leader = cluster.leader_of(paths[0])
         if leader is not None:

@@ -9,11 +9,16 @@ import pytest
 
 from millstream.clients.kafka.client import KafkaClient
 from millstream.testing.cluster import RunningCluster
+from millstream.testing.cluster.loads.confluent import (
+    PARTITIONS,
+    GroupLoad,
+    IdempotentLoad,
+    TransactionLoad,
+)
+from millstream.testing.cluster.loads.http import AppendLoad, QueueLoad, WatchLoad
+from millstream.testing.cluster.loads.load import Load, wait_for_more
 
-from .loads.confluent import PARTITIONS, GroupLoad, IdempotentLoad, TransactionLoad
-from .loads.http import AppendLoad, QueueLoad, WatchLoad
-from .loads.kafkajs import KafkaJsLoad
-from .loads.load import Load, wait_for_more
+from .kafkajs import KafkaJsLoad
 
 ROUNDS = 30 if os.environ.get("MILLSTREAM_LONG") else 1
 """Each with three kills: of the leader, of another node, of all nodes."""
@@ -31,17 +36,17 @@ def topics(cluster: RunningCluster, name: str) -> list[str]:
 
 @pytest.fixture
 def loads(cluster: RunningCluster, topics: list[str]) -> Iterator[list[Load]]:
-    bootstrap, urls = cluster.bootstrap, cluster.urls
+    bootstrap, urls, logs = cluster.bootstrap, cluster.urls, cluster.nodes[1].log.parent
     idempotent, transactions, appends, jobs, kafkajs = topics
     loads: list[Load] = [
         IdempotentLoad(bootstrap, idempotent),
         TransactionLoad(bootstrap, transactions),
-        GroupLoad(bootstrap, idempotent, "classic"),
-        GroupLoad(bootstrap, idempotent, "consumer"),
+        GroupLoad(bootstrap, idempotent, "classic", logs),
+        GroupLoad(bootstrap, idempotent, "consumer", logs),
         AppendLoad(urls, bootstrap, appends),
         QueueLoad(urls, jobs),
         WatchLoad(urls, bootstrap, appends),
-        KafkaJsLoad(bootstrap, kafkajs),
+        KafkaJsLoad(bootstrap, kafkajs, logs),
     ]
     for load in loads:
         load.start()

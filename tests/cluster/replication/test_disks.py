@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cluster.control.cluster_state import PartitionId
+from millstream.cluster.repair import RepairStep, next_repair
+from millstream.cluster.replication import replica_repair
+from millstream.cluster.replication.local_replica import LocalReplica
+from millstream.cluster.replication.replica_context import ReplicaContext
+from millstream.cluster.replication_state import NO_NODE
 from millstream.errors import DiskFull
+from millstream.storage.inspect.damaged_segments import NO_DAMAGE
 from millstream.storage.log import Log
 from millstream.storage.replica.log_replication import LogReplication
+from millstream.storage.store import Store
 from tests.cluster.local_cluster import local_cluster, until
 from tests.cluster.replication.damage import (
     expected,
@@ -55,6 +63,99 @@ async def test_a_follower_whose_disk_fails_is_in_sync_again_when_its_log_can_be_
         await fill(cluster, "t", 5, first=5)
         await until_equal(cluster, "t", expected(10))
         assert cluster.leader_of("t") == leader
+
+
+@in_loop
+async def test_a_follower_that_lost_its_end_does_not_fetch_from_before_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A fetch in between would tell its leader of records that are about to be removed."""
+    asked: list[int] = []
+    disown = replica_repair.disown
+
+    async def noted(context: ReplicaContext, key: PartitionId) -> None:
+        asked.append(cluster.member(context.node_id).replicas.replicas[key].leader_id)
+        await disown(context, key)
+
+    monkeypatch.setattr(replica_repair, "disown", noted)
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        fail_disk(cluster.partition(follower_of(cluster, "t"), "t").log)
+        await until(lambda: bool(asked))
+        await fill(cluster, "t", 5, first=5)
+        await until_equal(cluster, "t", expected(10))
+        assert set(asked) == {NO_NODE}
+
+
+@in_loop
+async def test_a_replica_that_is_not_in_the_isr_says_that_it_lost_its_end_before_it_is_cut(
+    tmp_path: Path,
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        follower = follower_of(cluster, "t")
+        manager = cluster.member(follower).replicas
+        replica = cluster.partition(follower, "t").replica
+        assert isinstance(replica, LocalReplica)
+        states = manager.context.state.partitions
+        states[replica.key] = states[replica.key].disowned(follower)
+        replica.is_end_lost = True
+        condition = manager.repair._condition(replica, NO_DAMAGE)
+        assert next_repair(condition) is RepairStep.DISOWN
+        replica.is_disowned = True
+        condition = manager.repair._condition(replica, NO_DAMAGE)
+        assert next_repair(condition) is RepairStep.RECOVER_END
+
+
+@in_loop
+async def test_a_node_that_is_elected_though_its_disk_has_failed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        leader, follower = cluster.leader_of("t"), follower_of(cluster, "t")
+        assert leader is not None
+        repair = cluster.member(follower).replicas.repair
+        with monkeypatch.context() as patch:
+            patch.setattr(repair, "_suspects", lambda: iter(()))  # It has not looked yet.
+            fail_disk(cluster.partition(follower, "t").log)
+            leading = cluster.partition(leader, "t").replica.leader
+            leading.hand_over(follower, cluster.nodes[leader]._clock.monotonic())
+            states = cluster.member(leader).state.partitions
+            key = cluster.partition(leader, "t").replica.key
+            await until(lambda: states[key].leader == follower)
+        await until(lambda: cluster.leader_of("t") not in (None, follower))
+        await fill(cluster, "t", 5, first=5)
+        await until_equal(cluster, "t", expected(10))
+
+
+@in_loop
+async def test_a_follower_that_could_not_open_its_log_tries_again_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        follower = follower_of(cluster, "t")
+        broken = cluster.nodes[follower].broker.store
+        make_log = Store._make_log
+        attempts = 0
+
+        def fail(self: Store, *args, **kwargs):
+            nonlocal attempts
+            if self is broken:
+                attempts += 1
+                raise OSError(errno.EIO, "the disk still fails")
+            return make_log(self, *args, **kwargs)
+
+        monkeypatch.setattr(Store, "_make_log", fail)
+        fail_disk(cluster.partition(follower, "t").log)
+        await until(lambda: attempts >= 4)
+        monkeypatch.setattr(Store, "_make_log", make_log)
+        await fill(cluster, "t", 5, first=5)
+        await until_equal(cluster, "t", expected(10))
 
 
 @in_loop

@@ -18,7 +18,14 @@ from millstream.protocols.kafka.messages.fetch import (
     FetchResponsePartition,
 )
 from tests.cluster.forwarding.cluster_http import hold_fetches, leader_of, others
-from tests.cluster.local_cluster import WAIT_SECONDS, LocalCluster, local_cluster, submit, until
+from tests.cluster.local_cluster import (
+    SHORT_LEASE_MS,
+    WAIT_SECONDS,
+    LocalCluster,
+    local_cluster,
+    submit,
+    until,
+)
 from tests.in_loop import in_loop
 
 RACKS = ("a", "b", "c")
@@ -109,7 +116,7 @@ async def test_a_follower_shows_no_record_that_is_not_committed(tmp_path: Path):
 
 @in_loop
 async def test_a_follower_that_is_cut_off_sends_consumers_back_to_the_leader(tmp_path: Path):
-    async with local_cluster(tmp_path, racks=RACKS) as cluster:
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS, racks=RACKS) as cluster:
         _, follower = await with_records(cluster)
         cluster.isolate(follower)
         membership = cluster.member(follower).membership

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cluster.control.node_row import NodeRow, encode_node
+from millstream.cluster.replication_state import NO_LIFE, decode_state
 from millstream.errors import DamagedRecords, MillstreamError
+from millstream.metadata.interface import MetadataChange
 from tests.cluster.forwarding.cluster_http import send
 from tests.cluster.local_cluster import LONG_LEASE_MS, LocalCluster, local_cluster, until
 from tests.cluster.replication.damage import (
@@ -213,6 +217,59 @@ async def test_a_node_that_lost_records_is_not_elected_before_it_is_repaired(
         await until_equal(cluster, "t", expected(60))
         await fill(cluster, "t", 5, first=60)
         await until_equal(cluster, "t", expected(65))
+
+
+@in_loop
+async def test_a_node_that_lost_records_says_so_after_its_former_life_and_before_it_registers(
+    tmp_path: Path,
+):
+    """Earlier, its leader could count the former life again; later, it could be elected."""
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", 20)
+        await until_equal(cluster, "t", expected(20))
+        follower = follower_of(cluster, "t")
+        for node_id in sorted(cluster.nodes, key=lambda node_id: node_id == follower):
+            await cluster.stop_node(node_id)
+        shutil.rmtree(directory_of(cluster, follower, "t"))
+        outside = cluster.server.connect()
+        key = f"nodes/{follower}"
+        await outside.transact(puts={key: encode_node(FORMER_LIFE)})
+        disowned: list[int] = []
+
+        def note(change: MetadataChange) -> None:
+            if change.value is not None:
+                state = decode_state(change.value, change.revision)
+                if (follower, NO_LIFE) in state.isr:
+                    disowned.append(change.revision)
+
+        watch = outside.watch("partitions/", note)
+        starting = asyncio.create_task(cluster.start_node(follower))
+        await until(lambda: "registered by another" in (problem_of(cluster, follower) or ""))
+        assert not disowned
+        gone = await outside.transact(deletes=[key])
+        await starting
+        await until(lambda: bool(disowned))
+        assert gone is not None
+        assert gone < disowned[0] < cluster.server.entries[key].created
+        watch.cancel()
+
+
+FORMER_LIFE = NodeRow(
+    directory="former",
+    release="0",
+    kafka=("127.0.0.1", 1),
+    http=("127.0.0.1", 2),
+    peer=("127.0.0.1", 3),
+)
+
+
+def problem_of(cluster: LocalCluster, node_id: int) -> str | None:
+    """Return why a node that starts has not registered yet."""
+    node = cluster.nodes.get(node_id)
+    if node is None or node._cluster is None:
+        return None
+    return node._cluster.member.membership.problem
 
 
 @in_loop

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cluster.replication import segment_copier
+from millstream.cluster.replication import replica_fetcher, segment_copier
 from millstream.storage.replica.segment_resync import SegmentResync
 from tests.cluster.local_cluster import LONG_LEASE_MS, LocalCluster, local_cluster, until
 from tests.cluster.replication.damage import (
@@ -69,6 +69,22 @@ async def test_a_short_distance_is_fetched_record_by_record(tmp_path: Path):
         await until_equal(cluster, "t", expected(RECORDS))
         assert copied_bytes(cluster, follower) == 0
         assert files_are_equal(cluster, "t")
+
+
+@in_loop
+async def test_a_replica_at_the_start_of_an_unfinished_segment_fetches_it_slice_by_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It may be larger than one slice, and there is nothing to copy: it is still being written."""
+    monkeypatch.setattr(replica_fetcher, "PARTITION_BYTES_MAX", 1)  # One batch.
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        follower = follower_of(cluster, "t")
+        await cluster.stop_node(follower)
+        await fill(cluster, "t", RECORDS)
+        await cluster.start_node(follower)
+        await until_equal(cluster, "t", expected(RECORDS))
+        assert copied_bytes(cluster, follower) == 0
 
 
 @in_loop

@@ -7,7 +7,6 @@ import contextlib
 import enum
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -46,12 +45,7 @@ class CuttingProxy:
         await self.accept()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.refuse()
 
     @property

@@ -280,27 +280,6 @@ def test_a_watch_that_is_silent_although_there_are_changes_is_opened_again(
     run()
 
 
-def test_a_watch_that_raises_does_not_keep_others_from_hearing(
-    shared_etcd: RunningEtcd, cluster_id: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(change: MetadataChange) -> None:
-        raise ValueError(change.key)
-
-    @in_loop
-    async def run() -> None:
-        async with await direct(shared_etcd, cluster_id) as metadata:
-            heard = Heard()
-            metadata.watch("", fail)
-            metadata.watch("", heard)
-            await put(metadata, a=b"1")
-            await put(metadata, a=b"2")
-            await heard.wait_for(2)
-            assert metadata.failure is None
-
-    run()
-    assert "a watch of metadata failed at a" in caplog.text
-
-
 def test_a_message_without_events_proves_nothing(shared_etcd: RunningEtcd, cluster_id: str) -> None:
     """Some versions of etcd report progress before the changes up to it."""
 

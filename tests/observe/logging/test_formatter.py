@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -9,6 +10,7 @@ import sys
 
 import pytest
 
+from millstream.broker.loop_timers import LoopTimers
 from millstream.observe.logging.formatter import (
     DEPTH_MAX,
     TEXT_LENGTH_MAX,
@@ -18,6 +20,8 @@ from millstream.observe.logging.formatter import (
     printable,
     shortened,
 )
+from millstream.tracing import current_traceparent, traced_as
+from tests.in_loop import in_loop
 
 from .hostile_strings import NASTY
 
@@ -162,3 +166,53 @@ def test_everything_that_python_puts_into_a_record_is_known():
     if sys.version_info >= (3, 12):
         assert "taskName" not in JsonFormatter().format(record())
     assert set(json.loads(JsonFormatter().format(record()))) == {"time", "level", "event", "logger"}
+
+
+# Traces.
+
+TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize("flags", ["00", "01"])
+def test_an_event_has_the_ids_of_the_trace_that_the_code_works_for(flags):
+    with traced_as(f"00-{TRACE}-{CALLER}-{flags}"):
+        found = json.loads(JsonFormatter().format(record()))
+        line = PrettyFormatter().format(record())
+    assert (found["trace_id"], found["span_id"]) == (TRACE, CALLER)
+    assert line.endswith(f" trace_id={TRACE} span_id={CALLER}")
+    after = json.loads(JsonFormatter().format(record()))
+    assert not {"trace_id", "span_id"} & set(after)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x\ny",
+        f"00-{'0' * 32}-{CALLER}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE}-{CALLER}-01-more",
+        f"01-{TRACE}-{CALLER}-01-" + "x" * 300,
+        f"ff-{TRACE}-{CALLER}-01",
+        f"00-{TRACE.upper()}-{CALLER}-01",
+    ],
+)
+def test_a_trace_that_is_none_is_not_logged(text):
+    with traced_as(text):
+        assert "trace_id" not in json.loads(JsonFormatter().format(record()))
+
+
+def test_a_field_cannot_pass_for_the_trace():
+    with traced_as(f"00-{TRACE}-{CALLER}-01"):
+        found = json.loads(JsonFormatter().format(record(trace_id="mine")))
+    assert (found["trace_id"], found["trace_id_"]) == (TRACE, "mine")
+
+
+@in_loop
+async def test_a_timer_that_a_request_sets_is_not_part_of_its_trace():
+    """It may set the next timer, and so on: its events would have the trace forever."""
+    done = asyncio.get_running_loop().create_future()
+    with traced_as(f"00-{TRACE}-{CALLER}-01"):
+        LoopTimers().call_later(0, lambda: done.set_result(current_traceparent()))
+        assert await done is None
+        assert current_traceparent() is not None

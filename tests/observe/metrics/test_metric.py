@@ -24,8 +24,8 @@ DECLARED = [metric for section in SECTIONS for metric in section.metrics]
 UNITS = (
     "bytes", "connections", "evictions", "feeds", "fetches", "flag", "groups", "ids", "info",
     "jobs", "logs", "maps", "members", "offset", "offsets", "partitions", "problems", "producers",
-    "publishers", "quotas", "records", "requests", "revision", "seconds", "segments", "sessions",
-    "spans", "streams", "topics",
+    "publishers", "quotas", "records", "replicas", "requests", "revision", "seconds",
+    "segments", "sessions", "spans", "streams", "topics",
 )  # fmt: skip
 """Units of gauges."""
 

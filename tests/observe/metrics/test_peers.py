@@ -19,7 +19,7 @@ from millstream.observe.metrics.peers import (
     listed_peer_requests,
     listed_peers,
 )
-from millstream.observe.metrics.replication import REPLICA_LAGS, REPLICATION
+from millstream.observe.metrics.replication import LED_PARTITIONS, REPLICA_LAGS, REPLICATION
 from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.handshake import Purpose
 from millstream.protocols.peer.messages.forward import ForwardRequest
@@ -38,7 +38,7 @@ def told(server, pool):
         (PEER_CALLS, listed_peer_calls(pool)),
         (PEERS, listed_peers(pool)),
     )
-    others = (FORWARDS, REPLICATION, REPLICA_LAGS)
+    others = (FORWARDS, REPLICATION, LED_PARTITIONS, REPLICA_LAGS)
     peers = tuple(section for section in CLUSTER_SECTIONS if section not in others)
     assert tuple(section for section, _ in listed) == peers
     return parsed("".join(text for section, sources in listed for text in section.text(sources)))
@@ -69,7 +69,10 @@ async def test_requests_calls_bytes_breakers_and_drift_are_told():
         assert found["millstream_peer_calls_total", "Ping", "unsent"] == 1
         assert found["millstream_peer_calls_total", "Forward", "refused"] == 1
         assert found["millstream_peer_breaker_flag", "1", "closed"] == 1
-        assert found["millstream_peer_breaker_flag", "9", "open"] == 1
+        assert found["millstream_peer_breaker_flag", "9", "tripped"] == 1
+        assert found["millstream_peer_breaker_flag", "9", "open"] == 0
+        assert found["millstream_peer_breaker_openings_total", "9"] == 1
+        assert found["millstream_peer_breaker_openings_total", "1"] == 0
         assert found["millstream_peer_breaker_flag", "9", "closed"] == 0
         assert found["millstream_peer_clock_drift_seconds", "1"] == 0.25
         sent = found["millstream_peer_client_sent_bytes_total",]

@@ -32,7 +32,7 @@ def test_the_table_knows_which_requests_refer_to_their_frame(api):
 
 def test_replication_has_connections_that_nothing_else_uses():
     names = {api.name for api in PEER_APIS.values() if Purpose.REPLICATION in api.purposes}
-    assert names == {"Ping", "PeerFetch", "EpochEnd", "SegmentManifest", "SegmentChunk"}
+    assert names == {"Ping", "PeerFetch", "SegmentManifest", "SegmentChunk"}
 
 
 def test_all_of_them_are_announced():

@@ -11,6 +11,8 @@ from millstream.servers.block_pool import BLOCK_SIZE, BlockPool
 from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.kafka.backlogs import (
     ARRIVAL_REQUESTS_MAX,
+    SHORT_SLICE_REQUESTS_MAX,
+    SHORT_SLICES,
     SLICE_REQUESTS_MAX,
     TURN_REQUESTS_MAX,
     Backlogs,
@@ -388,23 +390,72 @@ async def test_many_small_requests_are_cut_when_their_turn_comes():
     assert blocks.used_bytes == BLOCK_SIZE
 
 
+def connected(count: int, listener: FakeListener) -> list[Connection]:
+    """Return several connections to one listener."""
+    connections = [Connection(listener.config) for _ in range(count)]
+    for connection in connections:
+        connection.session._listener = connection.listener = listener
+    return connections
+
+
 @on_loop
 async def test_connections_with_a_backlog_share_one_turn_and_a_lone_request_waits_for_none():
-    connections = [Connection(KafkaConfig(output_bytes_max=64 * MIB)) for _ in range(20)]
-    for connection in connections[1:]:
-        connection.session._listener = connection.listener = connections[0].listener
-    listener = connections[0].listener
-    for connection in connections[:-1]:
+    listener = FakeListener(KafkaConfig(output_bytes_max=64 * MIB))
+    *connections, other = connected(20, listener)
+    for connection in connections:
         connection.receive(*[b"request!" for _ in range(200)])
-    assert len(listener.begun) == TURN_REQUESTS_MAX + 18 * ARRIVAL_REQUESTS_MAX
-    connections[-1].receive(b"lone one")
-    assert listener.begun[-1][0] == b"lone one"
-    before = len(listener.begun)
+    assert len(listener.begun) == TURN_REQUESTS_MAX, "the others wait for their turns"
     await turn()
-    assert len(listener.begun) - before <= TURN_REQUESTS_MAX
-    for _ in range(2 * 19 * 200 // SLICE_REQUESTS_MAX):
+    assert len(listener.begun) == TURN_REQUESTS_MAX + SLICE_REQUESTS_MAX
+    other.receive(b"lone one")
+    assert listener.begun[-1][0] == b"lone one"
+    for _ in range(10):
+        before = len(listener.begun)
+        await turn()
+        assert len(listener.begun) - before == SHORT_SLICE_REQUESTS_MAX
+    for _ in range(2 * 19 * 200 // SHORT_SLICE_REQUESTS_MAX):
         await turn()
     assert len(listener.begun) == 19 * 200 + 1
+
+
+@on_loop
+async def test_turns_are_long_again_when_no_other_connection_has_sent_requests_for_a_while():
+    listener = FakeListener(KafkaConfig(output_bytes_max=64 * MIB, requests_in_flight_max=5000))
+    busy, also_busy, other = connected(3, listener)
+    for connection in (busy, also_busy):
+        connection.receive(*[b"request!" for _ in range(1500)])
+    other.receive(b"lone one")
+    for _ in range(SHORT_SLICES):
+        await turn()
+    before = len(listener.begun)
+    await turn()
+    assert len(listener.begun) - before == SLICE_REQUESTS_MAX
+
+
+@on_loop
+async def test_a_few_requests_start_at_once_beside_a_backlog_and_more_wait_for_their_turn():
+    listener = FakeListener()
+    busy, few, many = connected(3, listener)
+    busy.receive(*[b"request!" for _ in range(200)])
+    before = len(listener.begun)
+    few.receive(*[b"few few!" for _ in range(ARRIVAL_REQUESTS_MAX)])
+    assert len(listener.begun) == before + ARRIVAL_REQUESTS_MAX
+    many.receive(*[b"manymany" for _ in range(ARRIVAL_REQUESTS_MAX + 1)])
+    assert len(listener.begun) == before + ARRIVAL_REQUESTS_MAX
+    for _ in range(8):
+        await turn()
+    assert [frame for frame, _ in listener.begun].count(b"manymany") == ARRIVAL_REQUESTS_MAX + 1
+
+
+@on_loop
+async def test_syncs_in_flight_get_the_processor_in_each_turn_of_a_backlog():
+    listener, yields = FakeListener(), []
+    listener.backlogs = Backlogs(lambda: yields.append(len(listener.begun)))
+    [busy] = connected(1, listener)
+    busy.receive(*[b"request!" for _ in range(3 * TURN_REQUESTS_MAX)])
+    for _ in range(5):
+        await turn()
+    assert yields == [TURN_REQUESTS_MAX, 2 * TURN_REQUESTS_MAX]
 
 
 @on_loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 import uuid
 
@@ -28,7 +29,6 @@ from millstream.protocols.peer.frame import (
     encode_frame,
 )
 from millstream.protocols.peer.handshake import Purpose
-from millstream.protocols.peer.messages.epoch_end import EpochEndRequest, EpochEndResponse
 from millstream.protocols.peer.messages.forward import ForwardRequest, ForwardResponse
 from millstream.protocols.peer.messages.peer_fetch import (
     PeerFetchRequest,
@@ -36,6 +36,10 @@ from millstream.protocols.peer.messages.peer_fetch import (
     PeerFetchResponsePartition,
 )
 from millstream.protocols.peer.messages.ping import PingRequest, PingResponse
+from millstream.protocols.peer.messages.segments import (
+    SegmentManifestRequest,
+    SegmentManifestResponse,
+)
 from millstream.servers.deferred_response import DeferredResponse
 from tests.in_loop import in_loop
 from tests.servers.peer.peer_nodes import SECONDS, raw_peer, running_peer, until
@@ -273,10 +277,11 @@ async def test_an_api_without_a_handler_is_refused():
 @in_loop
 async def test_a_connection_is_used_for_its_purpose_only():
     async with running_peer() as server:
-        server.listener.serve(EpochEndRequest, lambda _request, _context: EpochEndResponse())
-        request = EpochEndRequest(partitions=())
+        found = SegmentManifestResponse(log_start=7)
+        server.listener.serve(SegmentManifestRequest, lambda _request, _context: found)
+        request = SegmentManifestRequest(topic_id=uuid.UUID(int=1), index=0, leader_epoch=0)
         replication = await server.connect(purpose=Purpose.REPLICATION)
-        assert await replication.call(request, timeout_s=SECONDS) == EpochEndResponse()
+        assert await replication.call(request, timeout_s=SECONDS) == found
         forwarding = await server.connect()
         with pytest.raises(PeerUnavailable, match="on connections for forwarding"):
             await forwarding.call(request, timeout_s=SECONDS)
@@ -317,6 +322,30 @@ async def test_work_is_cancelled_when_its_caller_is_cancelled():
         assert server.counters.requests["Forward"].outcomes == {"cancelled": 1}
         await until(lambda: not connection.in_flight)
         await connection.call(PingRequest(), timeout_s=SECONDS)
+
+
+@in_loop
+async def test_work_that_is_cancelled_before_it_begins_leaves_nothing():
+    async with running_peer() as server:
+        works = []
+
+        async def forward():
+            raise AssertionError("it was cancelled before")
+
+        def begin(_request, _context):
+            works.append(forward())
+            return works[-1]
+
+        server.listener.serve(ForwardRequest, begin)
+        async with raw_peer(server.port) as raw:
+            await shake_hands(raw)
+            cancel = b"".join(encode_frame(FrameHeader(FrameKind.CANCEL, 7)))
+            await raw.send(request_frame(FORWARD, 7) + cancel)  # They arrive together.
+            header, _ = await next_frame(raw)
+            assert (header.correlation_id, header.error_code) == (7, PeerErrorCode.CANCELLED)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert inspect.getcoroutinestate(works[0]) == inspect.CORO_CLOSED
 
 
 @in_loop
@@ -727,6 +756,6 @@ async def test_no_request_stays_in_memory_after_it_ended():
                 await connection.call(request, timeout_s=SECONDS)
             assert server.listener.blocks.used_bytes <= before
             (protocol,) = server.listener.connections
-            assert protocol.call_count == 0
+            assert protocol.request_count == 0
         finally:
             gc.enable()

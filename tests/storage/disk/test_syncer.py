@@ -54,6 +54,23 @@ async def test_many_syncs_are_under_way_at_once(syncer: KernelSyncer, file: OsFi
 
 
 @in_loop
+async def test_the_processor_is_given_up_only_for_syncs_in_flight(
+    syncer: KernelSyncer, file: OsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yields: list[int] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
+    syncer.yield_to_syncs()
+    assert not yields
+    syncing = asyncio.ensure_future(sync(syncer, [file]))
+    await asyncio.sleep(0)
+    syncer.yield_to_syncs()
+    assert yields == [1]
+    await syncing
+    syncer.yield_to_syncs()
+    assert yields == [1]
+
+
+@in_loop
 async def test_there_is_room_for_so_many_and_no_more(syncer: KernelSyncer, file: OsFile) -> None:
     waiting = [asyncio.ensure_future(sync(syncer, [file])) for _ in range(SYNCS_IN_FLIGHT_MAX - 1)]
     await asyncio.sleep(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import pairwise
 
@@ -116,6 +117,36 @@ async def test_a_truncated_decision_is_forgotten():
     await write_unreplicated(replica, (b"k", b"2"))
     await replica.replication.decisions.settle()
     assert shown(replica) == [(b"k", b"1"), (b"k", b"2")]
+
+
+@in_loop
+async def test_a_decision_that_is_committed_while_others_end_is_applied(monkeypatch):
+    """Nothing else is committed after it, so nobody would look again."""
+    leader = await leader_of_a_cluster()
+    decisions = leader.replication.decisions
+    store_offset, is_storing, may_store = decisions.store_offset, asyncio.Event(), asyncio.Event()
+
+    async def store_late() -> None:
+        is_storing.set()
+        await may_store.wait()
+        await store_offset()
+
+    monkeypatch.setattr(decisions, "store_offset", store_late)
+    while not is_storing.is_set():  # Until a segment has been begun.
+        await write(leader, (b"k", b"1"))
+        decisions.commit()
+        await asyncio.sleep(0)
+    end = leader.end_offset
+    deleting = asyncio.create_task(leader.delete_keys(key=b"k"))
+    while leader.end_offset == end:  # noqa: ASYNC110 - until the decision is committed.
+        await asyncio.sleep(0)
+    for _ in range(10):  # And has been noticed.
+        await asyncio.sleep(0)
+    assert decisions.pending_count == 1
+    may_store.set()
+    assert await asyncio.wait_for(deleting, 30) > 0
+    assert shown(leader) == []
+    assert decisions.pending_count == 0
 
 
 async def write_unreplicated(log: Log, *pairs: tuple[bytes, bytes | None]) -> None:

@@ -21,6 +21,9 @@ SMALL = {
     "three-epochs": Bounds(1, 3, 3, crashes=0),
     "two-crashes": Bounds(1, 2, 2, crashes=2, states_max=20_000),
     "lost-disk": Bounds(1, 2, 2, disk_losses=1),
+    "lost-records": Bounds(1, 2, 3, record_losses=1),
+    "lost-records-and-a-late-lease": Bounds(1, 2, 4, record_losses=1, states_max=90_000),
+    "lost-end": Bounds(1, 2, 4, crashes=0, end_losses=1, states_max=60_000),
     "hand-over": Bounds(1, 2, 2, crashes=0, hand_overs=1),
     "unsynced-followers": Bounds(1, 2, 2, crashes=1, has_unsynced_followers=True),
     "follower-high-watermarks": Bounds(1, 2, 2, crashes=0, has_follower_high_watermarks=True),
@@ -30,8 +33,10 @@ SMALL = {
 """Explored with every change. `states_max` cuts those that would take longer."""
 
 LARGE = {
-    "2-2-4": Bounds(2, 2, 4),
-    "1-3-5": Bounds(1, 3, 5),
+    "2-2-4": Bounds(2, 2, 4, record_losses=1),
+    "1-3-5": Bounds(1, 3, 5, record_losses=1),
+    "1-2-3-lost-end": Bounds(1, 2, 3, end_losses=1),
+    "1-2-4-lost-end": Bounds(1, 2, 4, crashes=0, end_losses=1),
 }
 
 

@@ -23,7 +23,8 @@ def test_no_seed_breaks_a_promise(chunk):
     for seed in range(chunk * size, (chunk + 1) * size):
         total.update(Simulation(seed).run()._asdict())
     # Otherwise the seeds would show little.
-    for name in ("acknowledged", "cuts", "disk_losses", "hand_overs", "isr_changes", "crashes"):
+    names = ("acknowledged", "cuts", "disk_losses", "record_losses", "hand_overs", "isr_changes")
+    for name in (*names, "crashes"):
         assert total[name] > 0, name
     assert total["epochs"] > 2 * size
 
@@ -57,4 +58,6 @@ def _lines(seed: int) -> list[str]:
 def test_many_seeds_and_explorations_are_command_lines():
     assert run("--seeds", "0-3").stdout.startswith("4 seeds, 0 violations, ")
     assert "is_exhausted=True" in run("--explore", "1/1/1", "--crashes", "0").stdout
+    losses = ("--record-losses", "1", "--end-losses", "1")
+    assert "is_exhausted=True" in run("--explore", "1/1/1", *losses).stdout
     assert run().returncode == 2

@@ -16,7 +16,6 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from millstream.audit.acknowledgements.checksums import bytes_checksum, headers_checksum
@@ -84,12 +83,7 @@ class AcknowledgementFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Recording.

@@ -18,7 +18,6 @@ import struct
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from millstream.audit.acknowledgements.line import NO_OFFSET, Acknowledgement
@@ -77,12 +76,7 @@ class AckIndex:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._sort.close()
 
     def read(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import tempfile
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import IO, Self
 
 from millstream.errors import StorageFailed
@@ -38,12 +37,7 @@ class ExternalSort:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def add(self, entry: bytes) -> None:

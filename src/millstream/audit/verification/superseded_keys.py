@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from millstream.audit.verification.ack_index import ENTRY_SIZE, AckIndex, IndexedAck
@@ -41,12 +40,7 @@ class SupersededKeys:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._sort.close()
 
     def add_missing(self, ack: IndexedAck) -> None:

@@ -16,15 +16,13 @@ from millstream.broker.groups.coordinator import CoordinatorTopics, GroupCoordin
 from millstream.broker.groups.group import Group
 from millstream.broker.groups.offsets.committed_offsets import CommittedOffset
 from millstream.broker.groups.values import GroupListing, OffsetAndMetadata
-from millstream.broker.state.coordinators import Coordinators
-from millstream.broker.state.internal_partitions import GROUPS, InternalPartitions
+from millstream.broker.state.coordinators import CoordinatorContext, Coordinators
+from millstream.broker.state.internal_partitions import GROUPS
 from millstream.broker.state.routing import index_of_group
 from millstream.broker.state.state_log import StateLog
-from millstream.clock import Clock, Timers
-from millstream.config.schema import BrokerConfig, LogConfig
+from millstream.config.schema import BrokerConfig
 from millstream.errors import NotCoordinator
 from millstream.records.topic_partition import TopicPartition
-from millstream.storage.disk.executor import Executor
 
 
 class RemoteOffsets(Protocol):
@@ -46,33 +44,20 @@ class GroupCoordinators:
 
     def __init__(
         self,
-        partitions: InternalPartitions,
+        context: CoordinatorContext,
         topics: CoordinatorTopics,
         *,
         config: BrokerConfig,
         config_of: Callable[[str], BrokerConfig],
-        log_config: LogConfig,
-        clock: Clock,
-        timers: Timers,
-        background: Executor,
         remote: RemoteOffsets | None = None,
     ) -> None:
         self._topics = topics
         self._config = config
         self._config_of = config_of
-        self._clock = clock
-        self._timers = timers
+        self._clock = context.clock
+        self._timers = context.timers
         self._remote = remote
-        self.coordinators = Coordinators(
-            GROUPS,
-            partitions,
-            self._load,
-            index_of=index_of_group,
-            log_config=log_config,
-            clock=clock,
-            timers=timers,
-            background=background,
-        )
+        self.coordinators = Coordinators(GROUPS, context, self._make, index_of=index_of_group)
         self.of = self.coordinators.of
         """Returns the coordinator of a group; raises if that is not this node."""
 
@@ -85,8 +70,8 @@ class GroupCoordinators:
         self.stop_waiting()
         await self.coordinators.close()
 
-    async def _load(self, state: StateLog, epoch: int) -> GroupCoordinator:  # noqa: ARG002
-        coordinator = GroupCoordinator(
+    def _make(self, state: StateLog, epoch: int) -> GroupCoordinator:  # noqa: ARG002
+        return GroupCoordinator(
             state,
             self._topics,
             config=self._config,
@@ -94,12 +79,6 @@ class GroupCoordinators:
             clock=self._clock,
             timers=self._timers,
         )
-        try:
-            await coordinator.start()
-        except BaseException:
-            await coordinator.close()
-            raise
-        return coordinator
 
     def reconfigure(self, group_id: str) -> None:
         """Apply the changed config of a group, if this node coordinates it."""

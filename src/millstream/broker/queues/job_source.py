@@ -17,11 +17,12 @@ class JobSource(Protocol):
         """Return all partitions, in order: the same objects each time."""
         ...
 
-    def leader_end(self, partition: ReadablePartition) -> int | None:
+    def leader_end(self, partition: ReadablePartition, since: float) -> int | None:
         """Return the high watermark of a partition by the word of its leader; None if unknown.
 
-        A replica may be behind. If the end that the leader tells is before a job that was
-        delivered, records were lost.
+        A replica may be behind, and so may be what a leader told before `since`, on the monotonic
+        clock. If the end that the leader tells is before a job that was delivered by then, records
+        were lost.
         """
         ...
 
@@ -32,7 +33,7 @@ class LocalJobs:
     def partitions(self, topic: Topic) -> Sequence[ReadablePartition]:
         return topic.partitions
 
-    def leader_end(self, partition: ReadablePartition) -> int | None:
+    def leader_end(self, partition: ReadablePartition, since: float) -> int | None:  # noqa: ARG002
         is_known = isinstance(partition, Partition) and not partition.appender.offline
         return partition.high_watermark if is_known else None
 

@@ -98,6 +98,8 @@ class QueueStore:
         )
         self._expired = 0
         self._removals: dict[int, tuple[int, object]] = {}
+        self._read_at = 0.0
+        """When the state was read, which has deliveries of before only."""
         self._timer: Timer | None = None
         self._timer_ms = 0
         self._draw_generation = draw_generation
@@ -198,6 +200,7 @@ class QueueStore:
         self._expired += self.state.expired
         self.state = state
         self._removals.clear()
+        self._read_at = self._clock.monotonic()
         self._is_new_state = True
 
     def _replay(self) -> QueueStateMachine:
@@ -345,6 +348,9 @@ class QueueStore:
     def _read_generation(self) -> None:
         self.receipts = Receipts(self._secret, self.topic.id.bytes, self.state.generation)
 
+    def _leader_end(self, partition: ReadablePartition) -> int | None:
+        return self._source.leader_end(partition, self._read_at)
+
     def _check_partition(self, partition: ReadablePartition) -> None:
         """Commit what happened to a partition: it is new, lost its end, or records were deleted."""
         removals = partition.reader.removals
@@ -357,7 +363,7 @@ class QueueStore:
         if partition_jobs is None:
             self.commit(PartitionAdded(index, start_offset))
             return
-        end_offset = self._source.leader_end(partition) if known is None else None
+        end_offset = self._leader_end(partition) if known is None else None
         if end_offset is not None and partition_jobs.frontier > end_offset:
             self.commit(PartitionTruncated(index, end_offset))
             self.commit(ReceiptsInvalidated(self._draw_generation()))

@@ -18,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from millstream.broker.state.internal_partitions import InternalPartition, InternalPartitions
 from millstream.broker.state.state_log import StateLog, state_log_config
 from millstream.clock import Clock, Timers
 from millstream.config.schema import LogConfig
-from millstream.errors import CoordinatorLoading, MillstreamError, NotCoordinator
+from millstream.errors import CoordinatorLoading, MillstreamError, NotCoordinator, Unavailable
 from millstream.storage.disk.executor import Executor
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,10 @@ LOAD_RETRY_SECONDS = 5.0
 
 class Coordinator(Protocol):
     """What is loaded from one internal partition."""
+
+    async def start(self) -> None:
+        """Build the state. Nothing is asked of it before this returns."""
+        ...
 
     def depose(self, error: MillstreamError) -> None:
         """Fail everything that waits, with `error`, and refuse everything from now on."""
@@ -47,8 +52,20 @@ class Coordinator(Protocol):
 
 C = TypeVar("C", bound=Coordinator)
 
-CoordinatorLoader = Callable[[StateLog, int], Awaitable[C]]
-"""Makes a coordinator from its state, which has been read, and its epoch."""
+CoordinatorFactory = Callable[[StateLog, int], C]
+"""Makes a coordinator from its state, which has been read, and its epoch. It is not started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorContext:
+    """What coordinators of all kinds need."""
+
+    partitions: InternalPartitions
+    log_config: LogConfig
+    clock: Clock
+    timers: Timers
+    background: Executor
+    """Reads the logs of their states."""
 
 
 class _Term(Generic[C]):
@@ -73,26 +90,22 @@ class Coordinators(Generic[C]):
     def __init__(
         self,
         name: str,
-        partitions: InternalPartitions,
-        load: CoordinatorLoader[C],
+        context: CoordinatorContext,
+        make: CoordinatorFactory[C],
         *,
         index_of: Callable[[str, int], int],
-        log_config: LogConfig,
-        clock: Clock,
-        timers: Timers,
-        background: Executor,
     ) -> None:
         """Make them; `index_of` returns which of so many partitions an id belongs to."""
         self.name = name
-        self.count = partitions.count(name)
-        self._partitions = partitions
-        self._load_coordinator = load
+        self.count = context.partitions.count(name)
+        self._partitions = context.partitions
+        self._make = make
         self._index_of = index_of
-        self._log_config = state_log_config(log_config)
-        self._clock = clock
-        self._timers = timers
-        self._background = background
-        self._check_lease = partitions.check_lease
+        self._log_config = state_log_config(context.log_config)
+        self._clock = context.clock
+        self._timers = context.timers
+        self._background = context.background
+        self._check_lease = context.partitions.check_lease
         self._terms: dict[int, _Term[C]] = {}
         self._closing: dict[int, asyncio.Task[None]] = {}
         """The last term of each partition that is over, until nothing of it runs any more."""
@@ -220,12 +233,20 @@ class Coordinators(Generic[C]):
             term.state = state
             if term.error is not None:  # It is over by now.
                 state.fence(term.error)
-            coordinator = await self._load_coordinator(state, term.epoch)
+            coordinator = await self._started(self._make(state, term.epoch), term.partition)
         except MillstreamError as error:
             term.state = None
             if state is not None:
                 await state.close()
             self._note_failure(term, error)
+            return
+        except Exception:
+            # Else requests would be told forever that it is being loaded.
+            logger.exception("%s cannot be loaded", term.partition)
+            term.state = None
+            if state is not None:
+                await state.close()
+            self._note_failure(term, Unavailable(f"{term.partition}: internal error"))
             return
         if term.error is not None:  # It is over by now; `_end` waits for this.
             coordinator.depose(term.error)
@@ -241,6 +262,15 @@ class Coordinators(Generic[C]):
                 term.epoch,
                 seconds,
             )
+
+    async def _started(self, coordinator: C, partition: InternalPartition) -> C:
+        try:
+            await coordinator.start()
+        except BaseException:
+            coordinator.depose(Unavailable(f"{partition} could not be loaded"))
+            await coordinator.close()
+            raise
+        return coordinator
 
     def _note_failure(self, term: _Term[C], error: MillstreamError) -> None:
         if term.error is not None:

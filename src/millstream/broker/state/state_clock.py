@@ -52,7 +52,11 @@ class StateClock:
 
     async def save(self) -> None:
         """Store the time, so that the next coordinator continues from there."""
-        await self._state.put([clock_entry(self.now_ms())])
+        await self._state.put([self.entry()])
+
+    def entry(self) -> tuple[bytes, bytes]:
+        """Return the entry with the current time."""
+        return clock_entry(self.now_ms())
 
 
 def clock_entry(now_ms: int) -> tuple[bytes, bytes]:

@@ -23,6 +23,11 @@ SAVES_PER_TTL = 10
 """A use is stored if the last one was stored so long ago, or a tenth of the time to live."""
 
 
+CLOCK_SAVE_SECONDS = 60.0
+"""How often a coordinator stores the time by which streams age: if it fails, idle streams live so
+much longer."""
+
+
 class ExpiryClock(Protocol):
     """Time that continues over restarts, as a store keeps it."""
 

@@ -4,6 +4,7 @@
     s <path>                        the stream: topic, type, expiry, source of the fork
     w <path>                        the state of its writers, up to an offset of the log
     p <path> 00 <producer>          [epoch, number] of one producer, up to the same offset
+    ff clock                        in a cluster: the time by which streams age (`state_clock.py`)
 
 The offset is a checkpoint: opening a stream replays the marks in its log from there on. The entries
 of one put are stored together.
@@ -17,6 +18,7 @@ from typing import Literal
 
 import msgspec
 
+from millstream.broker.state.state_clock import CLOCK_KEY
 from millstream.broker.streams.writers import StreamClosure, WriterPosition
 from millstream.errors import CorruptFile, UnknownFormat
 
@@ -122,6 +124,8 @@ class StoredStream(msgspec.Struct):
 
 def decode_entry(streams: dict[str, StoredStream], key: bytes, value: bytes) -> None:
     """Add an entry to its stream, by path; raises `CorruptFile` or `UnknownFormat`."""
+    if key == CLOCK_KEY:  # Of no stream: `StateClock` reads it.
+        return
     kind, name = key[:1], key[1:]
     try:
         path, _, producer = name.partition(b"\0")

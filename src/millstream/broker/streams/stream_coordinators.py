@@ -8,12 +8,8 @@ stream's partition (`shared_stream.py`).
 
 from __future__ import annotations
 
-from millstream.broker.state.coordinators import Coordinators
-from millstream.broker.state.internal_partitions import (
-    STREAMS,
-    InternalPartition,
-    InternalPartitions,
-)
+from millstream.broker.state.coordinators import CoordinatorContext, Coordinators
+from millstream.broker.state.internal_partitions import STREAMS, InternalPartition
 from millstream.broker.state.state_clock import StateClock
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.streams.counters import StreamCounters
@@ -22,10 +18,6 @@ from millstream.broker.streams.row import stored_dates
 from millstream.broker.streams.streams import DurableStreams
 from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topics import Topics
-from millstream.clock import Clock, Timers
-from millstream.config.schema import LogConfig
-from millstream.errors import Unavailable
-from millstream.storage.disk.executor import Executor
 
 
 class StreamCoordinators:
@@ -33,33 +25,22 @@ class StreamCoordinators:
 
     def __init__(
         self,
-        partitions: InternalPartitions,
+        context: CoordinatorContext,
         topics: Topics,
         *,
-        log_config: LogConfig,
-        clock: Clock,
-        timers: Timers,
         retention_clock: ExpiryClock | None,
-        background: Executor,
         appends: RecordAppender | None = None,
     ) -> None:
         """Make it; without the `retention_clock` of a lone node, ages are counted in the state."""
-        self._partitions = partitions
+        self._partitions = context.partitions
         self._appends = appends
         self._topics = topics
-        self._clock = clock
-        self._timers = timers
+        self._clock = context.clock
+        self._timers = context.timers
         self._retention_clock = retention_clock
         self.counters = StreamCounters()
         self.coordinators = Coordinators(
-            STREAMS,
-            partitions,
-            self._load,
-            index_of=lambda _path, _count: 0,
-            log_config=log_config,
-            clock=clock,
-            timers=timers,
-            background=background,
+            STREAMS, context, self._make, index_of=lambda _path, _count: 0
         )
         self.of = self.coordinators.of
         """Returns the coordinator of a path; raises if that is not this node."""
@@ -73,9 +54,9 @@ class StreamCoordinators:
         self.end_waits()
         await self.coordinators.close()
 
-    async def _load(self, state: StateLog, epoch: int) -> DurableStreams:  # noqa: ARG002
+    def _make(self, state: StateLog, epoch: int) -> DurableStreams:  # noqa: ARG002
         clock = self._retention_clock or StateClock(state, self._clock, stored_dates(state.entries))
-        streams = DurableStreams(
+        return DurableStreams(
             state,
             self._topics,
             clock=self._clock,
@@ -85,12 +66,6 @@ class StreamCoordinators:
             appends=self._appends,
             check_leading=lambda: self._partitions.check_leading(InternalPartition(STREAMS)),
         )
-        try:
-            await streams.open()
-        except BaseException:
-            streams.depose(Unavailable("the streams could not be loaded"))
-            raise
-        return streams
 
     def end_waits(self) -> None:
         """Wake all waiting readers: the node is stopping."""

@@ -21,10 +21,11 @@ import msgspec
 
 from millstream.broker.fair_iteration import iterate_fairly
 from millstream.broker.keyed_locks import KeyedLocks
+from millstream.broker.state.state_clock import StateClock
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.streams.counters import StreamCounters
 from millstream.broker.streams.create_stream import DEFAULT_TYPE, CreateStream, check_matches
-from millstream.broker.streams.expiry import ExpiryClock, StreamDeadlines
+from millstream.broker.streams.expiry import CLOCK_SAVE_SECONDS, ExpiryClock, StreamDeadlines
 from millstream.broker.streams.paths import check_path
 from millstream.broker.streams.registry import StreamRegistry
 from millstream.broker.streams.row import StoredStream, StreamRow, decode_entry, encode, row_key
@@ -34,7 +35,7 @@ from millstream.broker.streams.stream_factory import StreamFactory
 from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topic import TopicChange, TopicEvent
 from millstream.broker.topics.topics import Topics
-from millstream.clock import Clock, Timers
+from millstream.clock import Clock, Timer, Timers
 from millstream.errors import (
     MillstreamError,
     StreamExists,
@@ -70,6 +71,8 @@ class DurableStreams:
         appends = appends or RecordAppender(clock)
         self._topics = topics
         self._clock = clock
+        self._timers = timers
+        self._saving: Timer | None = None
         self._retention_clock = retention_clock
         self._registry = StreamRegistry(state, clock=clock, retention_clock=retention_clock)
         self._factory = StreamFactory(
@@ -91,7 +94,7 @@ class DurableStreams:
 
     # Opening and closing.
 
-    async def open(self) -> None:
+    async def start(self) -> None:
         """Read all rows, and complete what a crash interrupted. The topics have to be open."""
         registry = self._registry
         lost: list[tuple[str, StreamRow, StoredStream]] = []
@@ -120,6 +123,7 @@ class DurableStreams:
                 registry.remove(path, registry.deleted[path], [])
         await registry.settled()
         self._unwatch_topics = self._topics.on_change(self._on_topic_change)
+        self._save_clock_later()
 
     def _stream(self, path: str, row: StreamRow, stored: StoredStream) -> DurableStream:
         partition = self._topics.get(row.topic).partition(0)
@@ -134,7 +138,7 @@ class DurableStreams:
         """Refuse all requests, and wake those that wait: this node is not the coordinator."""
         self._refusal = error
         self.end_waits()
-        self._deadlines.stop()
+        self._stop_timers()
         self._unwatch_topics()
         self._unwatch_topics = lambda: None
         for stream in self._registry.streams.values():
@@ -143,7 +147,7 @@ class DurableStreams:
     async def close(self) -> None:
         """Finish changes in progress, and store checkpoints, so that the next start is fast."""
         self.end_waits()
-        self._deadlines.stop()
+        self._stop_timers()
         await self._locks.close()
         if self._expiring:
             await asyncio.wait(self._expiring.values())
@@ -156,6 +160,13 @@ class DurableStreams:
                     logger.warning(
                         "stream %r: the checkpoint was not stored: %s", stream.path, error
                     )
+        if self._refusal is None:
+            self._save_clock()
+
+    def _stop_timers(self) -> None:
+        self._deadlines.stop()
+        if self._saving is not None:
+            self._saving.cancel()
 
     # Lookup.
 
@@ -312,6 +323,25 @@ class DurableStreams:
             self._registry.remove(stream.path, stream.row, [])
 
     # Expiring.
+
+    def _save_clock_later(self) -> None:
+        """Store the time by which streams age, again and again, if the state log keeps it.
+
+        Otherwise a stream that nobody uses would have all of its time to live again after each
+        change of the coordinator.
+        """
+
+        def due() -> None:
+            self._save_clock()
+            self._save_clock_later()
+
+        if isinstance(self._retention_clock, StateClock):
+            self._saving = self._timers.call_later(CLOCK_SAVE_SECONDS, due)
+
+    def _save_clock(self) -> None:
+        clock = self._retention_clock
+        if isinstance(clock, StateClock) and self._registry.streams:
+            self._registry.put([clock.entry()])
 
     def _check_expiry(self, path: str) -> None:
         """Delete a stream if it has expired, or check again later."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
-from millstream.broker.state.coordinators import Coordinators
-from millstream.broker.state.internal_partitions import TRANSACTIONS, InternalPartitions
+from millstream.broker.state.coordinators import CoordinatorContext, Coordinators
+from millstream.broker.state.internal_partitions import TRANSACTIONS
 from millstream.broker.state.routing import index_of_transactional_id, publisher_part
 from millstream.broker.state.state_clock import StateClock
 from millstream.broker.state.state_log import StateLog
@@ -33,13 +33,11 @@ from millstream.broker.transactions.transaction_verifier import (
     ensure_partitions,
     not_part,
 )
-from millstream.clock import Clock, Timers
-from millstream.config.schema import BrokerConfig, LogConfig
+from millstream.config.schema import BrokerConfig
 from millstream.errors import (
     InvalidProducerMapping,
     InvalidRequest,
 )
-from millstream.storage.disk.executor import Executor
 
 T = TypeVar("T")
 
@@ -52,17 +50,13 @@ class TransactionCoordinators:
 
     def __init__(
         self,
-        partitions: InternalPartitions,
+        context: CoordinatorContext,
         topics: MarkedTopics,
         groups: MarkedGroups,
         producer_ids: ProducerIds,
         *,
         config: BrokerConfig,
-        log_config: LogConfig,
-        clock: Clock,
         retention_clock: PublicationClock | None,
-        timers: Timers,
-        background: Executor,
         markers: MarkerSender | None = None,
         verifier: TransactionVerifier | None = None,
     ) -> None:
@@ -75,20 +69,13 @@ class TransactionCoordinators:
         self._groups = groups
         self._producer_ids = producer_ids
         self._config = config
-        self._clock = clock
+        self._clock = context.clock
         self._retention_clock = retention_clock
-        self._timers = timers
+        self._timers = context.timers
         self._markers = markers
         self._verifier = verifier
         self.coordinators = Coordinators(
-            TRANSACTIONS,
-            partitions,
-            self._load,
-            index_of=index_of_transactional_id,
-            log_config=log_config,
-            clock=clock,
-            timers=timers,
-            background=background,
+            TRANSACTIONS, context, self._make, index_of=index_of_transactional_id
         )
         self.of = self.coordinators.of
         """Returns the coordinator of an id; raises if that is not this node."""
@@ -104,8 +91,8 @@ class TransactionCoordinators:
         """
         await self.coordinators.close()
 
-    async def _load(self, state: StateLog, epoch: int) -> TransactionCoordinator:
-        coordinator = TransactionCoordinator(
+    def _make(self, state: StateLog, epoch: int) -> TransactionCoordinator:
+        return TransactionCoordinator(
             state,
             self._topics,
             self._groups,
@@ -118,12 +105,6 @@ class TransactionCoordinators:
             markers=self._markers,
             epoch=epoch,
         )
-        try:
-            await coordinator.start()
-        except BaseException:
-            await coordinator.close()
-            raise
-        return coordinator
 
     # Requests of clients.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from millstream.cli.support.command_group import CommandGroup
 from millstream.cli.support.node_api import connected, server_option
 from millstream.cli.support.options import json_option, one_line_errors
 from millstream.cli.support.output import print_table, to_json
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from millstream.cli.bench.machine import Measurement
 
 
-@click.command()
+VERBS = {"load": "millstream.cli.bench.load:load"}
+
+
+@click.group(cls=CommandGroup, verbs=VERBS, invoke_without_command=True)
 @click.option(
     "--data",
     metavar="DIR",
@@ -52,10 +56,18 @@ if TYPE_CHECKING:
     help="Kafka address of the same node.",
 )
 @json_option
+@click.pass_context
 def bench(
-    *, data: str, seconds: float, is_node: bool | None, server: str, bootstrap: str, as_json: bool
+    context: click.Context,
+    *,
+    data: str,
+    seconds: float,
+    is_node: bool | None,
+    server: str,
+    bootstrap: str,
+    as_json: bool,
 ) -> None:
-    """Measure this machine, and a node.
+    """Measure this machine, and a node; or, with `load`, nodes at a given rate.
 
     A quick comparison of a log with the limits of the disk, not a benchmark to publish.
 
@@ -78,6 +90,8 @@ def bench(
     Example:
         millstream bench --data ./millstream-data --seconds 5
     """
+    if context.invoked_subcommand is not None:
+        return
     from millstream.cli.bench.machine import measure_machine  # noqa: PLC0415 - not for --help.
 
     measurements: list[Measurement] = []

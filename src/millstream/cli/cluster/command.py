@@ -8,6 +8,7 @@ from millstream.cli.support.command_group import CommandGroup
 
 VERBS = {
     "adopt": "millstream.cli.cluster.adopt:adopt",
+    "breaker": "millstream.cli.cluster.breaker:breaker",
     "dev": "millstream.cli.cluster.dev:dev",
     "elect": "millstream.cli.cluster.elect:elect",
     "nodes": "millstream.cli.cluster.nodes:nodes",
@@ -15,6 +16,7 @@ VERBS = {
     "reassign": "millstream.cli.cluster.reassign:reassign",
     "rebalance": "millstream.cli.cluster.rebalance:rebalance",
     "remove": "millstream.cli.cluster.remove:remove",
+    "resync": "millstream.cli.cluster.resync:resync",
     "status": "millstream.cli.cluster.status:status",
 }
 

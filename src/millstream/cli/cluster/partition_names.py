@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import click
 
+from millstream.cli.cluster.move_progress import MoveProgress, bytes_left_of
 from millstream.cli.support.completions import complete_topics
 from millstream.cli.support.node_api import NodeApi
 
@@ -71,14 +72,14 @@ def partitions_of(node: NodeApi, topic: str = "") -> list[Any]:
     return node.pages(PARTITIONS_PATH, "partitions", {"topic": topic} if topic else None)
 
 
-def reassigning(node: NodeApi) -> int:
-    """Return the number of partitions that are being moved."""
-    answer = node.ask("GET", "/v1/cluster", field="reassigning")
-    return int(answer["reassigning"])
-
-
 def is_moving(partition: Any) -> bool:
     return bool(partition["adding"] or partition["removing"])
+
+
+def moving(partitions: Iterable[Any]) -> MoveProgress:
+    """Return how many of these partitions are being moved, and what is left to copy for them."""
+    found = [partition for partition in partitions if is_moving(partition)]
+    return MoveProgress(len(found), bytes_left_of(found))
 
 
 def names_query(**limits: object) -> str:

@@ -13,6 +13,7 @@ from millstream.cli.cluster.partition_names import (
     PartitionArgument,
     described_partitions,
     is_moving,
+    moving,
     partitions_argument,
     partitions_of,
 )
@@ -108,9 +109,7 @@ def reassign(
         if names:
             answer = node.ask("POST", "/v1/cluster/reassign", {"partitions": names}, field="moves")
         if is_waiting and names:
-            wait_until_moved(
-                "moving", lambda: sum(map(is_moving, described_partitions(node, chosen)))
-            )
+            wait_until_moved("moving", lambda: moving(described_partitions(node, chosen)))
     if as_json:
         click.echo(to_json(answer, indent=2))
     elif answer["moves"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from millstream.cli.cluster.move_progress import wait_option, wait_until_moved
-from millstream.cli.cluster.partition_names import reassigning
+from millstream.cli.cluster.partition_names import moving, partitions_of
 from millstream.cli.cluster.tables import print_moves
 from millstream.cli.support.node_api import connected, server_option
 from millstream.cli.support.options import json_option
@@ -49,7 +49,7 @@ def rebalance(
     with connected(server) as node:
         answer = node.ask("POST", "/v1/cluster/rebalance", body, field="moves")
         if is_waiting and not is_dry_run and answer["moves"]:
-            wait_until_moved("moving", lambda: reassigning(node))
+            wait_until_moved("moving", lambda: moving(partitions_of(node)))
     if as_json:
         click.echo(to_json(answer, indent=2))
     elif answer["moves"]:

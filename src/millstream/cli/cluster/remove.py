@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.cluster.move_progress import wait_option, wait_until_moved
+from millstream.cli.cluster.move_progress import MoveProgress, wait_option, wait_until_moved
 from millstream.cli.cluster.partition_names import names_query
 from millstream.cli.cluster.tables import print_moves
 from millstream.cli.support.node_api import connected, server_option
@@ -55,7 +55,9 @@ def remove(
             again = path + names_query(shrink=shrink)
             wait_until_moved(
                 f"removing node {node_id}",
-                lambda: int(node.ask("DELETE", again, field="replicas_left")["replicas_left"]),
+                lambda: MoveProgress(
+                    int(node.ask("DELETE", again, field="replicas_left")["replicas_left"])
+                ),
             )
             answer["replicas_left"] = 0
     if as_json:

@@ -51,16 +51,21 @@ def one_line_errors() -> Iterator[None]:
 class ProgressBar:
     """Progress of a command, shown if there is a bar."""
 
-    def __init__(self, bar: Progress | None) -> None:
+    def __init__(self, bar: Progress | None, task: str = "") -> None:
         self.done = 0
         self._bar = bar
-        self._task = bar.add_task("", total=None) if bar else None
+        self._task = bar.add_task(task, total=None) if bar else None
 
     def update(self, done: int, total: int) -> None:
         """Record that `done` of `total` bytes or things are done."""
         self.done = done
         if self._bar and self._task is not None:
             self._bar.update(self._task, completed=done, total=total)
+
+    def describe(self, text: str) -> None:
+        """Change the text before the bar."""
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, description=text)
 
     def after(self, before: int) -> Callable[[int, int], None]:
         """Return an `update` for work that follows `before` bytes of other work."""
@@ -90,8 +95,11 @@ def progress_bar(task: str, *, is_bytes: bool = True) -> Iterator[ProgressBar]:
     )
 
     console = Console(stderr=True)
-    columns: list[ProgressColumn] = [TextColumn(task), BarColumn()]
+    columns: list[ProgressColumn] = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+    ]
     columns += [DownloadColumn(), TransferSpeedColumn()] if is_bytes else [MofNCompleteColumn()]
     columns.append(TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        yield ProgressBar(bar)
+        yield ProgressBar(bar, task)

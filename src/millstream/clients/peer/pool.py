@@ -30,6 +30,7 @@ from millstream.errors import PeerUnavailable
 from millstream.protocols.peer.apis import API_OF_REQUEST, PEER_APIS
 from millstream.protocols.peer.handshake import Purpose
 from millstream.protocols.peer.identity import PeerIdentity
+from millstream.tracing import Span, Tracer, current_traceparent, untraced
 
 T = TypeVar("T")
 
@@ -54,6 +55,7 @@ class PeerPool:
         random: Callable[[], float],
         config: PeerConfig | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.local = local
         self.config = config or PeerConfig()
@@ -65,6 +67,7 @@ class PeerPool:
         self.hlc = hlc
         self.random = random
         self.ssl_context = ssl_context
+        self._tracer = tracer
         self._limits = BreakerLimits(
             failures_max=self.config.breaker_failures_max,
             successes_min=self.config.breaker_successes_min,
@@ -82,16 +85,13 @@ class PeerPool:
         request: Any,
         *,
         timeout_s: float,
-        traceparent: str | None = None,
     ) -> Any:
         """Send a request to a node and return its response, all within `timeout_s`.
 
-        Raises `PeerUnavailable` if nothing was done, `OutcomeUnknown` if that is not known, or the
-        error that the peer answered with.
+        It is part of the trace of the caller. Raises `PeerUnavailable` if nothing was done,
+        `OutcomeUnknown` if that is not known, or the error that the peer answered with.
         """
-        sent = await self.send(
-            node_id, purpose, request, timeout_s=timeout_s, traceparent=traceparent
-        )
+        sent = await self.send(node_id, purpose, request, timeout_s=timeout_s)
         return await sent.response()
 
     async def send(
@@ -102,7 +102,6 @@ class PeerPool:
         *,
         timeout_s: float,
         order_key: Hashable | None = None,
-        traceparent: str | None = None,
     ) -> SentRequest:
         """Send a request to a node; return when it was sent, with where its response will be.
 
@@ -111,7 +110,9 @@ class PeerPool:
         is in flight, they use one connection. Raises `PeerUnavailable` if it was not sent.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
-        connection, settled = await self._prepare(node_id, purpose, request, deadline, order_key)
+        connection, settled, traceparent = await self._prepare(
+            node_id, purpose, request, deadline, order_key
+        )
         return _send(
             lambda: connection.send(request, deadline, settled=settled, traceparent=traceparent),
             settled,
@@ -125,14 +126,13 @@ class PeerPool:
         *,
         timeout_s: float,
         idle_s: float,
-        traceparent: str | None = None,
     ) -> PeerStream:
         """Send a request to a node; return the stream of its responses, which the caller closes.
 
         The first item has to arrive within `timeout_s`, each further one within `idle_s`.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
-        connection, settled = await self._prepare(node_id, purpose, request, deadline)
+        connection, settled, traceparent = await self._prepare(node_id, purpose, request, deadline)
         return _send(
             lambda: connection.stream(
                 request, deadline, idle_s=idle_s, settled=settled, traceparent=traceparent
@@ -147,9 +147,10 @@ class PeerPool:
         request: Any,
         deadline: float,
         order_key: Hashable | None = None,
-    ) -> tuple[PeerConnection, Settled]:
-        """Return a connection that takes a request now, and what to call when it has ended."""
-        counter = self.counters.calls[API_OF_REQUEST[type(request)].name]
+    ) -> tuple[PeerConnection, Settled, str | None]:
+        """Return a connection that takes a request now, what to call at its end, and its trace."""
+        name = API_OF_REQUEST[type(request)].name
+        counter = self.counters.calls[name]
         peer = self._peer(node_id)
         breaker, loop = peer.breaker, asyncio.get_running_loop()
         if not breaker.allow(loop.time()):
@@ -157,6 +158,15 @@ class PeerPool:
             reason = "was tripped" if breaker.is_tripped else "is open"
             raise PeerUnavailable(f"node {node_id}: its circuit breaker {reason}")
 
+        traceparent = current_traceparent()
+        span: Span | None = None
+        # Replication works for no client's request, so its traces begin here. Of all others, the
+        # node that has the client decided whether they are traced.
+        if self._tracer is not None and (traceparent or purpose is Purpose.REPLICATION):
+            span = self._tracer.begin(f"Peer {name}", traceparent, is_outgoing=True)
+        if span is not None:
+            span.set_attribute("millstream.peer.node", node_id)
+            traceparent = span.traceparent
         pool = peer.pools[purpose]
         ordered: PeerConnection | None = None
 
@@ -170,6 +180,8 @@ class PeerPool:
                 breaker.abandon()
             else:
                 breaker.succeed(loop.time())
+            if span is not None:
+                span.end(None if outcome in ("answered", "refused", "cancelled") else outcome)
 
         try:
             connection = pool.ordered_connection(order_key) or await pool.connection(deadline)
@@ -180,22 +192,43 @@ class PeerPool:
         except BaseException:
             settled("unsent")  # A failed attempt to connect has counted for the breaker already.
             raise
-        return connection, settled
+        return connection, settled, traceparent
 
     # Peers.
 
     def trip(self, node_id: int) -> None:
-        """Send nothing to a node until `reset`."""
-        self._peer(node_id).breaker.trip(asyncio.get_running_loop().time())
+        """Send no more requests to a node until `reset`, even if it is started again.
+
+        Those in flight are finished: closing their connections would leave outcomes unknown.
+        """
+        self._peer(node_id).breaker.trip()
 
     def reset(self, node_id: int) -> None:
-        """Close the breaker of a node."""
-        self._peer(node_id).breaker.reset()
+        """Close the breaker of a node; it is called again at once, whatever happened before."""
+        peer = self._peer(node_id)
+        peer.breaker.reset()
+        for purpose_pool in peer.pools.values():
+            purpose_pool.forget_failures()
+
+    def forgive(self) -> None:
+        """Close the breakers that failures have opened, and connect again without a pause.
+
+        For a node that was cut off and is back: it was this node that could not be reached.
+        """
+        for peer in self._peers.values():
+            if not peer.breaker.is_tripped:
+                peer.breaker.reset()
+            for purpose_pool in peer.pools.values():
+                purpose_pool.forgive()
 
     def breaker_states(self) -> Mapping[int, BreakerState]:
         """Return the state of the breaker of each peer, by node id."""
         now = asyncio.get_running_loop().time()
         return {node_id: peer.breaker.state(now) for node_id, peer in self._peers.items()}
+
+    def openings(self) -> Mapping[int, int]:
+        """Return how often the breaker of each peer has opened, by node id."""
+        return {node_id: peer.breaker.opened_count for node_id, peer in self._peers.items()}
 
     def drifts_ms(self) -> Mapping[int, int]:
         """Return how far the clocks of the connected peers are ahead, by node id."""
@@ -210,10 +243,16 @@ class PeerPool:
         return sum(1 for peer in self._peers.values() for _ in peer.connections())
 
     def forget(self, node_id: int) -> None:
-        """Close the connections to a node that left the cluster."""
+        """Close the connections to a node that left the cluster, or was started again.
+
+        Its breaker is closed again, unless an operator tripped it: that ends with `reset` only.
+        """
         peer = self._peers.pop(node_id, None)
-        if peer is not None:
-            peer.close()
+        if peer is None:
+            return
+        peer.close()
+        if peer.breaker.is_tripped and not self._is_closed:
+            self._peers[node_id] = _Peer(self, node_id, peer.breaker)
 
     def close(self) -> None:
         """Close all connections. The outcome of requests in flight is unknown."""
@@ -309,6 +348,10 @@ class _PurposePool:
 
     # Connections.
 
+    def forgive(self) -> None:
+        """Forget that connections could not be made."""
+        self._failures, self._retry_at = 0, 0.0
+
     async def connection(self, deadline: float) -> PeerConnection:
         """Return the connection with the fewest requests, or a new one."""
         while True:
@@ -330,11 +373,16 @@ class _PurposePool:
                 )
             await self._connect(deadline)
 
+    def forget_failures(self) -> None:
+        """Let the next attempt to connect begin at once."""
+        self._failures, self._retry_at = 0, 0.0
+
     def _may_attempt(self) -> bool:
         return self._connecting is None and self._retry_at <= self._loop.time()
 
     def _start_attempt(self) -> None:
-        self._connecting = self._loop.create_task(self._attempt())
+        # The connection serves many requests: its events belong to the trace of none.
+        self._connecting = self._loop.create_task(self._attempt(), context=untraced())
         self._connecting.add_done_callback(self._attempted)
 
     async def _connect(self, deadline: float) -> None:

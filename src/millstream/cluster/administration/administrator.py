@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from millstream.broker.cluster_admin import (
     FollowerStatus,
@@ -76,6 +76,22 @@ class PeerLink(NamedTuple):
     breaker: str | None = None
 
 
+class PeerLinks(Protocol):
+    """The connections of this node to the others."""
+
+    def link(self, node_id: int) -> PeerLink:
+        """Return what is known of the connections to a node."""
+        ...
+
+    def trip(self, node_id: int) -> None:
+        """Send no more requests to a node until `reset`."""
+        ...
+
+    def reset(self, node_id: int) -> None:
+        """Send requests to a node again."""
+        ...
+
+
 class ClusterAdministrator:
     """Administration of the cluster, by any of its nodes."""
 
@@ -87,17 +103,19 @@ class ClusterAdministrator:
         topics: Callable[[], Topics],
         replicas: Mapping[PartitionId, LocalReplica],
         *,
+        node_id: int,
         clock: Clock,
     ) -> None:
         """`replicas` are those of this node."""
+        self._node_id = node_id
         self._metadata = metadata
         self._state = state
         self._proposer = proposer
         self._topics = topics
         self._replicas = replicas
         self._clock = clock
-        self.link_to: Callable[[int], PeerLink] = lambda _: PeerLink()
-        """Returns what is known of the connections to a node."""
+        self.links: PeerLinks | None = None
+        """The connections to other nodes. None until they are there."""
 
     # Status.
 
@@ -116,7 +134,7 @@ class ClusterAdministrator:
         is_removed = node_id in state.removed
         if row is None:
             return NodeStatus(node_id, is_alive=False, is_removed=is_removed, replicas=replicas)
-        link = self.link_to(node_id)
+        link = PeerLink() if self.links is None else self.links.link(node_id)
         return NodeStatus(
             node_id,
             is_alive=True,
@@ -135,6 +153,32 @@ class ClusterAdministrator:
             drift_ms=link.drift_ms,
             breaker=link.breaker,
         )
+
+    # Connections.
+
+    def trip_breaker(self, node_id: int) -> str | None:
+        """Send no more requests to a node; return the state of its breaker."""
+        links = self._check_peer(node_id)
+        links.trip(node_id)
+        logger.warning("an operator stopped all requests to node %d", node_id)
+        return links.link(node_id).breaker
+
+    def reset_breaker(self, node_id: int) -> str | None:
+        """Send requests to a node again; return the state of its breaker."""
+        links = self._check_peer(node_id)
+        links.reset(node_id)
+        logger.warning("an operator allowed requests to node %d again", node_id)
+        return links.link(node_id).breaker
+
+    def _check_peer(self, node_id: int) -> PeerLinks:
+        """Return the connections if a node is another one of this cluster."""
+        others = [node.node_id for node in self.nodes() if node.node_id != self._node_id]
+        if self.links is None or node_id not in others:
+            raise InvalidRequest(
+                f"node must be another one than the node that has the circuit breaker, one of"
+                f" {others}, got {node_id}"
+            )
+        return self.links
 
     def partition(self, topic: str, index: int) -> PartitionStatus:
         """Return where a partition is."""

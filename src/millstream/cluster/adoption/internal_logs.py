@@ -63,8 +63,8 @@ class StateCounts(NamedTuple):
 async def read_state(state: Store, clock: Clock, now_ms: int) -> StateRecords:
     """Read all state of a lone node, and return what each internal partition gets.
 
-    `now_ms` is the time of its retention clock, which dates publications: their ages go on from
-    there. Raises if something is damaged, missing or unknown.
+    `now_ms` is the time of its retention clock, which dates publications and the last uses of
+    streams: their ages go on from there. Raises if something is damaged, missing or unknown.
     """
     records: StateRecords = {}
     for name in state.names():
@@ -84,7 +84,7 @@ async def read_state(state: Store, clock: Clock, now_ms: int) -> StateRecords:
             raise UnknownFormat(f"{state.path} has a log {name}, which this release does not know")
     key, value = clock_entry(now_ms)
     for partition, found in records.items():
-        if partition.name == TRANSACTIONS:
+        if partition.name in (TRANSACTIONS, STREAMS):
             found.append(Record(value, key))
     return records
 

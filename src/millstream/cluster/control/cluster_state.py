@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec
 
 from millstream.broker.cluster_view import (
     NO_NODE,
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 PARTITIONS_PREFIX = "partitions/"
 CONTROLLER_KEY = "controller"
+
+P = ParamSpec("P")
 
 
 class PartitionId(NamedTuple):
@@ -94,7 +96,14 @@ class ClusterState:
         """Called after the state of a partition has changed; with None if it is gone."""
         self.on_node: list[Callable[[int, NodeRow | None], None]] = []
         """Called after a node has registered or changed; with None if it is gone."""
+        self.on_life_ended: list[Callable[[int, int], None]] = []
+        """Called with a node and the broker epoch of its life that has ended.
+
+        The node may have begun another one, and others may have heard from it in that one before.
+        """
         self.on_controller: list[Callable[[], None]] = []
+        self.failed_callbacks = 0
+        """How often somebody failed who was told of a change: a bug."""
 
     async def open(self) -> None:
         """Load everything, and follow changes from then on."""
@@ -103,6 +112,11 @@ class ClusterState:
             for entry in await self._metadata.list(prefix):
                 check_version(entry.key, entry.value)
                 self._on_change(MetadataChange(entry.key, entry.value, entry.revision))
+
+    async def refresh_partitions(self) -> None:
+        """Read the states of all partitions: the watches may be late."""
+        for entry in await self._metadata.list(PARTITIONS_PREFIX):
+            self._on_change(MetadataChange(entry.key, entry.value, entry.revision))
 
     def close(self) -> None:
         """Stop following."""
@@ -138,24 +152,39 @@ class ClusterState:
 
     def _apply_node(self, key: str, value: bytes | None, revision: int) -> None:
         if value is None:
-            node_id = int(key.removeprefix(NODES_PREFIX))
-            if self.nodes.pop(node_id, None) is not None:
-                logger.warning("node %d has left the cluster", node_id)
-                self._tell_node(node_id, None)
+            self._end_life(int(key.removeprefix(NODES_PREFIX)))
             return
         node_id, row = decode_node(key, value, revision)
         known = self.nodes.get(node_id)
         if known is not None and known.broker_epoch != row.broker_epoch:
-            self._tell_node(node_id, None)  # A new life whose predecessor's end was not seen.
+            self._end_life(node_id)  # Its end was not seen.
             known = None
         if known is None:
             logger.info("node %d has joined the cluster", node_id)
         self.nodes[node_id] = row
-        self._tell_node(node_id, row)
+        self._tell(self.on_node, node_id, row)
 
-    def _tell_node(self, node_id: int, row: NodeRow | None) -> None:
-        for callback in self.on_node:
-            callback(node_id, row)
+    def _end_life(self, node_id: int) -> None:
+        row = self.nodes.pop(node_id, None)
+        if row is not None:
+            logger.warning("node %d has left the cluster", node_id)
+            self._tell(self.on_node, node_id, None)
+            self._tell(self.on_life_ended, node_id, row.broker_epoch)
+
+    def _tell(
+        self, callbacks: Sequence[Callable[P, None]], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Call all of them. One that fails must not keep the others from hearing of a change.
+
+        Nobody is told again: a node whose fetchers or controller missed a change would wait for it
+        forever.
+        """
+        for callback in tuple(callbacks):
+            try:
+                callback(*args, **kwargs)
+            except Exception:
+                self.failed_callbacks += 1
+                logger.exception("a change of the cluster was not taken: %s", args)
 
     def _apply_partition(self, key: str, value: bytes | None, revision: int) -> None:
         partition = parse_partition_key(key)
@@ -167,8 +196,7 @@ class ClusterState:
                 return
         else:
             self.partitions[key] = state
-        for callback in self.on_partition:
-            callback(key, state)
+        self._tell(self.on_partition, key, state)
 
     def _apply_removal(self, key: str, value: bytes | None) -> None:
         node_id = removed_node(key)
@@ -177,12 +205,11 @@ class ClusterState:
         else:
             self.removed.add(node_id)
         if (row := self.nodes.get(node_id)) is not None:
-            self._tell_node(node_id, row)
+            self._tell(self.on_node, node_id, row)
 
     def _apply_controller(self, value: bytes | None) -> None:
         self.controller_id = NO_NODE if value is None else int(value)
-        for callback in self.on_controller:
-            callback()
+        self._tell(self.on_controller)
 
     # Questions.
 

@@ -30,7 +30,13 @@ from millstream.cluster.control.proposer import Proposer
 from millstream.cluster.control.removed_nodes import removed_key
 from millstream.cluster.control.replication_factor import factor_of, min_insync_of
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
-from millstream.errors import InvalidReplication, MillstreamError, OutcomeUnknown, Unavailable
+from millstream.errors import (
+    InvalidReplication,
+    LeaseExpired,
+    MillstreamError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from millstream.metadata.interface import (
     ABSENT,
     Compare,
@@ -131,7 +137,7 @@ class ControllerLoop:
             self._changed.clear()
             try:
                 is_done = await self._act()
-            except (Unavailable, OutcomeUnknown) as error:
+            except (Unavailable, OutcomeUnknown, LeaseExpired) as error:
                 logger.warning("controller: %s", error)
                 is_done = False
             except Exception:  # A bug in one decision must not leave partitions without leaders.
@@ -182,15 +188,22 @@ class ControllerLoop:
         self._epoch = revision
         self._state.controller_id = self._membership.node_id
         # In a task: it waits for the leaders that this loop elects.
-        self._creating = asyncio.get_running_loop().create_task(self._create_internal())
+        self._creating = asyncio.get_running_loop().create_task(self._create_internal(revision))
         logger.info("node %d is the controller, epoch %d", self._membership.node_id, revision)
         return True
 
-    async def _create_internal(self) -> None:
-        try:
-            await self._create_internal_topics()
-        except MillstreamError as error:  # The next controller tries again.
-            logger.warning("controller: internal topics were not created: %s", error)
+    async def _create_internal(self, epoch: int) -> None:
+        """Create the internal topics, as long as this node is the controller: groups need them."""
+        while self._epoch == epoch:
+            try:
+                await self._create_internal_topics()
+            except MillstreamError as error:
+                logger.warning("controller: internal topics were not created: %s", error)
+            except Exception:
+                logger.exception("controller: internal topics were not created")
+            else:
+                return
+            await asyncio.sleep(RETRY_SECONDS)
 
     # Decisions.
 

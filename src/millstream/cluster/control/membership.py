@@ -82,6 +82,22 @@ class Membership:
         self._row: NodeRow | None = None
         self._task: asyncio.Task[None] | None = None
 
+    async def wait_for_former_life(self, row: NodeRow) -> None:
+        """Wait until the node is not registered, as `row` or otherwise.
+
+        From then on nobody can put a life of it into an ISR, until it registers.
+        """
+        self._row = row
+        key = node_key(self.node_id)
+        while True:
+            try:
+                if await self._metadata.get(key) is None:
+                    return
+                await self._explain_wait(key)
+            except MillstreamError as error:
+                self._report(f"cannot register in the metadata store: {error}")
+            await asyncio.sleep(RETRY_SECONDS)
+
     async def start(self, row: NodeRow) -> None:
         """Register, and keep the registration. Returns when the node is registered.
 
@@ -242,19 +258,26 @@ class Membership:
         while True:
             assert self.lease is not None
             await asyncio.sleep(self.lease.ttl_seconds / RENEWALS_PER_TTL)
-            sent_at = self._clock.monotonic()
             try:
-                await self.lease.renew()
-            except LeaseExpired:
-                logger.warning("the lease of node %d expired; it registers again", self.node_id)
-                self.belief.lost()
-                self.problem = "the lease of the node has expired"
-                await self._begin_life(is_first=False)
-            except (Unavailable, OutcomeUnknown) as error:
+                await self._renew(self.lease)
+            except Exception:  # Else the node would leave the cluster, and never come back.
                 self.failed_renewals += 1
-                if not self.belief.is_valid(self._clock.monotonic()):
-                    self.problem = f"the lease cannot be renewed: {error}"
-            else:
-                self.problem = None
-                self.belief.renewed(sent_at)
-                self.registered_at = sent_at
+                logger.exception("the lease of node %d was not renewed", self.node_id)
+
+    async def _renew(self, lease: Lease) -> None:
+        sent_at = self._clock.monotonic()
+        try:
+            await lease.renew()
+        except LeaseExpired:
+            logger.warning("the lease of node %d expired; it registers again", self.node_id)
+            self.belief.lost()
+            self.problem = "the lease of the node has expired"
+            await self._begin_life(is_first=False)
+        except MillstreamError as error:
+            self.failed_renewals += 1
+            if not self.belief.is_valid(self._clock.monotonic()):
+                self.problem = f"the lease cannot be renewed: {error}"
+        else:
+            self.problem = None
+            self.belief.renewed(sent_at)
+            self.registered_at = sent_at

@@ -132,8 +132,9 @@ async def _changed(
     changed = asyncio.Event()
     watch(changed.set)
     try:
-        await asyncio.wait_for(changed.wait(), seconds)
-    except TimeoutError:
-        return
+        # Not `wait_for`, which may swallow a cancellation at the moment of a change.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await changed.wait()
     finally:
         unwatch(changed.set)

@@ -34,11 +34,12 @@ class ClusterJobs:
     def partitions(self, topic: Topic) -> Sequence[ReadablePartition]:
         return [partition.anywhere for partition in topic.partitions]
 
-    def leader_end(self, partition: ReadablePartition) -> int | None:
+    def leader_end(self, partition: ReadablePartition, since: float) -> int | None:
         """Return the high watermark by the word of the leader: this node, or the one it asked."""
         assert isinstance(partition, PartitionAnywhere)
         if not partition.is_here:
-            return partition.remote.high_watermark if partition.remote.is_open else None
+            remote = partition.remote
+            return remote.high_watermark if remote.asked_at >= since else None
         replica = partition.partition.replica
         assert replica is not None
         try:

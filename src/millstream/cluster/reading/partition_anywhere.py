@@ -99,12 +99,15 @@ class PartitionAnywhere:
 
         A leader knows; any other node asks it, and a replica waits until it has as much.
         """
-        if self._replica.leader is not None:
-            await self._take_over()
-            return
-        ends = await self.remote.ask()
-        if self._replica.is_in_sync and self._replica.leader is None:
-            await self.partition.settle(ends.high_watermark)
+        if self._replica.leader is None:
+            ends = await self.remote.ask()
+            if self._replica.leader is None:
+                if self._replica.is_in_sync:
+                    await self.partition.settle(ends.high_watermark)
+                return
+        # It may have been elected while the former leader was asked, and show less than that one
+        # until it has taken over.
+        await self._take_over()
 
     async def _take_over(self) -> None:
         """Wait until this node, which leads, shows what its predecessor has shown."""

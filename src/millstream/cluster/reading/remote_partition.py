@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import math
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -29,8 +31,6 @@ from millstream.errors import (
     OutcomeUnknown,
     PeerUnavailable,
     Unavailable,
-    UnknownTopic,
-    UnknownTopicId,
 )
 from millstream.protocols.peer.handshake import Purpose
 from millstream.protocols.peer.messages.delete_before import DeleteBeforeRequest
@@ -41,6 +41,9 @@ from millstream.protocols.peer.messages.fetch_batches import (
 from millstream.protocols.peer.messages.find_offset import FindOffsetRequest
 from millstream.records.record import Gap
 from millstream.storage.prefetch import ColdRange
+from millstream.tracing import untraced
+
+logger = logging.getLogger(__name__)
 
 CALL_SECONDS_MAX = 10.0
 """How long a leader may take to answer."""
@@ -50,6 +53,9 @@ ASK_SECONDS_MAX = 1.0
 over by then. After the loss of a node it takes longer, and clients are told so."""
 
 RETRY_SECONDS = 0.1
+
+FAILED_SECONDS = 1.0
+"""Time until the next request for news after an unexpected error."""
 
 NEWS_SECONDS_MAX = 20.0
 """How long a request for news waits at the leader."""
@@ -75,6 +81,10 @@ class RemotePartition:
         self._replica = replica
         self._peers = peers
         self._ends: PartitionEnds | None = None
+        self.asked_at = -math.inf
+        """When the last question was sent whose answer is known, on the monotonic clock. The
+        known end is not before the end of that time.
+        """
         self._removal_token = object()
         self._asking: asyncio.Task[PartitionEnds] | None = None
         self._asking_next: asyncio.Task[PartitionEnds] | None = None
@@ -157,16 +167,19 @@ class RemotePartition:
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._asking, self._asking_next = self._asking_next, None
-        deadline = asyncio.get_running_loop().time() + ASK_SECONDS_MAX
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ASK_SECONDS_MAX
         while True:
+            sent_at = self._replica.clock.monotonic()
             try:
                 response = await self.call(self._request())
             except Unavailable:
-                if asyncio.get_running_loop().time() >= deadline:
+                if loop.time() >= deadline:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                self.take(response)
+                if self.take(response):
+                    self.asked_at = max(self.asked_at, sent_at)
                 return ends_of(response)
 
     def _request(self) -> FetchBatchesRequest:
@@ -180,28 +193,35 @@ class RemotePartition:
         except OutcomeUnknown as error:
             raise PeerUnavailable(f"node {node_id}, which leads {self}: {error}") from error
 
-    def take(self, response: FetchBatchesResponse) -> None:
-        """Note what a leader told, unless something newer is known; wake the watchers."""
+    def take(self, response: FetchBatchesResponse) -> bool:
+        """Note what a leader told, unless something newer is known; wake the watchers.
+
+        Returns whether a leader told it that has not been replaced, as far as is known.
+        """
         ends, known = ends_of(response), self._ends
         if known is not None:
             if ends.leader_epoch < known.leader_epoch:
-                return
+                return False
             is_same_leader = ends.leader_epoch == known.leader_epoch
             if is_same_leader and ends.high_watermark < known.high_watermark:
-                return  # A response was overtaken by a later one.
+                return True  # A response was overtaken by a later one.
         self._ends = ends
         if known is not None and known.removals != ends.removals:
             self._removal_token = object()
         if known != ends:
             for callback in tuple(self._watchers):
                 callback()
+        return True
 
     # Watching.
 
     def watch(self, callback: Callable[[], None]) -> None:
         self._watchers[callback] = None
         if self._following is None:
-            self._following = asyncio.get_running_loop().create_task(self._follow())
+            # It outlives the request that watches first, and serves others.
+            self._following = asyncio.get_running_loop().create_task(
+                self._follow(), context=untraced()
+            )
 
     def unwatch(self, callback: Callable[[], None]) -> None:
         self._watchers.pop(callback, None)
@@ -210,17 +230,22 @@ class RemotePartition:
             self._following = None
 
     async def _follow(self) -> None:
-        """Learn of news as long as somebody watches."""
+        """Learn of news as long as somebody watches.
+
+        Errors end nothing. The leader of a new topic may not have heard of the topic yet; and if it
+        was deleted, the watchers are told of that by others, and stop watching.
+        """
         while True:
             try:
                 response = await self.call(
                     self._news_request(), timeout_s=NEWS_SECONDS_MAX + CALL_SECONDS_MAX
                 )
                 self.take(response)
-            except (UnknownTopic, UnknownTopicId):
-                return  # It was deleted: the watchers are told of that by others.
             except MillstreamError:
                 await asyncio.sleep(RETRY_SECONDS)
+            except Exception:
+                logger.exception("%s: news of its leader were not taken", self)
+                await asyncio.sleep(FAILED_SECONDS)
 
     def _news_request(self) -> FetchBatchesRequest:
         known = self._ends

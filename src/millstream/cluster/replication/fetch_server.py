@@ -172,7 +172,12 @@ class FetchServer:
         if replica is None or leader is None:
             return _refused(key, PeerErrorCode.NOT_LEADER_OR_FOLLOWER)
         fetch = ReplicaFetch(
-            node_id, broker_epoch, item.leader_epoch, item.fetch_offset, item.last_fetched_epoch
+            node_id,
+            broker_epoch,
+            item.leader_epoch,
+            item.fetch_offset,
+            item.last_fetched_epoch,
+            item.revision,
         )
         decision = leader.fetch(fetch, self._context.clock.monotonic())
         replica.publish_high_watermark()

@@ -17,6 +17,7 @@ from typing import Any
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import Topic
+from millstream.clock import Clock
 from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.control.proposer import ProposalOutcome
 from millstream.cluster.epochs import EpochHistory
@@ -108,6 +109,8 @@ class LocalReplica:
         """Whether all segments have to be compared with the leader's before it follows."""
         self.is_end_lost = False
         """Whether the end of the log cannot be trusted."""
+        self.is_disowned = False
+        """Whether the node has said in the metadata store that this replica lacks records."""
         self.was_damaged = False
         """Whether batches behind the high watermark could not be read when it began to follow."""
         self.is_far_behind = False
@@ -328,7 +331,7 @@ class LocalReplica:
             await self._accept_loss(log)
             log = self.partition.log
         self._has_looked = True
-        self.is_unproved = self.is_end_lost = self.is_far_behind = False
+        self.is_unproved = self.is_end_lost = self.is_far_behind = self.is_disowned = False
         await log.replication.decisions.settle()
         await log.replication.begin_epoch(state.leader_epoch)
         now = context.clock.monotonic()
@@ -437,6 +440,7 @@ class LocalReplica:
         self.follower = None
         was_present, self.is_present = self.is_present, False
         self.is_unproved = self.is_end_lost = self.is_far_behind = self.was_damaged = False
+        self.is_disowned = False
         self.problem = None
         if was_present:
             self.partition.note_moved()
@@ -494,6 +498,10 @@ class LocalReplica:
             # Nobody knows whether it was made, so the leader has to wait for another revision.
             logger.warning("%s: a change of the ISR failed: %s", self, error)
             outcome = ProposalOutcome.UNKNOWN
+        except Exception:  # Else this leader would wait for the answer, and change no ISR again.
+            context.counters.internal_errors += 1
+            logger.exception("%s: a change of the ISR failed", self)
+            outcome = ProposalOutcome.UNKNOWN
         finally:
             self._is_proposing = False
         if outcome is ProposalOutcome.APPLIED:
@@ -510,6 +518,11 @@ class LocalReplica:
         if state is not None and self.leader is leader:
             leader.state_changed(state, context.clock.monotonic())
             self.publish_high_watermark()
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the node."""
+        return self._context.clock
 
     def hand_over(self) -> bool:
         """Hand leadership to another member of the ISR; return whether there is one."""
@@ -633,6 +646,9 @@ class LocalReplica:
 
     async def recover_end(self, last_base: int | None) -> None:
         """Remove what is damaged at the end of the log; its leader sends it again."""
+        # Until this has succeeded. A log that was removed and cannot be opened is neither offline
+        # nor damaged, so nothing else would tell that the replica still has to be repaired.
+        self.is_end_lost = True
         self.follower = None
         self._lacks_records = True
         # If this fails, the log may be closed, and nothing else tells that it has to be repaired.
@@ -646,7 +662,7 @@ class LocalReplica:
         elif last_base is not None:
             await self.cut_unproved(last_base)
             await partition.reopen()
-        self.is_end_lost = False
+        self.is_end_lost = self.is_disowned = False
         self.slices_until = 0
         await self.begin_again()
 
@@ -677,8 +693,9 @@ class LocalReplica:
         replication.store_watermark()
         await replication.resync.discard_parts()
         await self.partition.reopen()  # The producers of the copied batches are to be known.
-        self.is_unproved = self.is_far_behind = False
-        self.slices_until = sealed_end
+        self.is_unproved = self.is_far_behind = self.is_disowned = False
+        # What comes next is not finished yet, however much it is.
+        self.slices_until = max(sealed_end, self.partition.log.replication.durable_offset + 1)
         self.problem = None
         await self.begin_again()
 

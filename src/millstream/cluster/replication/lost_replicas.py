@@ -1,21 +1,25 @@
 """What a node that starts does about records that its logs had and do not have any more.
 
-Before it registers, it says in the metadata store which of its replicas are not what they were. So
-none of them is elected: the controller knows before the node counts as alive.
+Before it registers, and when its former life is gone, it says in the metadata store which of its
+replicas are not what they were. So none of them is elected: the controller knows before the node
+counts as alive. As long as the former life is registered, the leader may put that one into the ISR
+again: it does not know that its records are lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from millstream.broker.topics.topic import Topic
 from millstream.broker.topics.topics import Topics
 from millstream.cluster.control.cluster_state import PartitionId
-from millstream.cluster.repair import FoundLog, lost_records
+from millstream.cluster.control.proposer import ProposalOutcome
+from millstream.cluster.repair import FoundLog, disown_step, lost_records
 from millstream.cluster.replication.replica_context import ReplicaContext
-from millstream.cluster.replication.replica_repair import disown
-from millstream.errors import MillstreamError, UnknownTopicId
+from millstream.errors import MillstreamError, Unavailable, UnknownTopicId
 from millstream.storage.files.names import LogName
 from millstream.storage.inspect.damaged_segments import is_end_damaged
 from millstream.storage.store import Store
@@ -26,7 +30,11 @@ RETRY_SECONDS = 0.5
 
 
 async def disown_lost_replicas(context: ReplicaContext, topics: Topics, store: Store) -> None:
-    """Disown the replicas of this node that lack records. Waits until the store can be reached."""
+    """Disown the replicas of this node that lack records. Waits until the store can be reached.
+
+    The node is not registered, not even by its former life.
+    """
+    await _until_done("states of partitions", context.state.refresh_partitions)
     for key, state in list(context.state.partitions.items()):
         if not state.is_counted(context.node_id):
             continue
@@ -41,18 +49,30 @@ async def disown_lost_replicas(context: ReplicaContext, topics: Topics, store: S
         )
         if reason is not None:
             logger.error("%s/%d lacks records: %s", topic.name, key.partition, reason)
-            await _disown(context, key)
+            await _until_done(str(key), partial(_disown, context, key))
 
 
-async def _disown(context: ReplicaContext, key: PartitionId) -> None:
+async def _until_done(name: str, attempt: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
-            await disown(context, key)
+            await attempt()
         except MillstreamError as error:
-            logger.warning("%s: %s; trying again", key, error)
+            logger.warning("%s: %s; trying again", name, error)
             await asyncio.sleep(RETRY_SECONDS)
         else:
             return
+
+
+async def _disown(context: ReplicaContext, key: PartitionId) -> None:
+    state = context.state.partitions.get(key)
+    if state is None:
+        return
+    step = disown_step(state, context.node_id, is_registered=False)
+    if step.proposal is None:
+        return
+    outcome = await context.proposer.propose(key, step.proposal)
+    if outcome is not ProposalOutcome.APPLIED:
+        raise Unavailable(f"the state of the partition was not changed: {outcome.value}")
 
 
 def _found_log(store: Store, topic: Topic, index: int) -> FoundLog:

@@ -42,6 +42,8 @@ class ReplicationCounters:
     served_bytes: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     """Fetches of followers that were not served, by reason."""
+    internal_errors: int = 0
+    """Unexpected errors in the work of one replica, each with its stack in the log: bugs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,6 @@ class PeerCalls(Protocol):
         request: Any,
         *,
         timeout_s: float,
-        traceparent: str | None = None,
     ) -> Any:
         """Send a request to a node and return its response."""
         ...
@@ -68,6 +67,14 @@ class _SentPartition(NamedTuple):
 
     replica: LocalReplica
     fetch: ReplicaFetch
+
+
+class _TakenPartition(NamedTuple):
+    """What was answered for one partition, and the write of its records, if there are any."""
+
+    sent: _SentPartition
+    result: PeerFetchResponsePartition
+    write: asyncio.Future[Any] | None
 
 
 class ReplicaFetcher:
@@ -168,6 +175,7 @@ class ReplicaFetcher:
                 leader_epoch=fetch.leader_epoch,
                 fetch_offset=fetch.offset,
                 last_fetched_epoch=fetch.last_epoch,
+                revision=fetch.revision,
                 log_start=replica.partition.log.start_offset,
                 bytes_max=PARTITION_BYTES_MAX,
                 cleaned_offset=replica.partition.log.replication.cleaned_offset,
@@ -199,35 +207,55 @@ class ReplicaFetcher:
     async def _take(
         self, response: PeerFetchResponse, asked: Mapping[PartitionId, _SentPartition]
     ) -> bool:
-        writes: dict[PartitionId, asyncio.Future[Any]] = {}
+        """Take over a response; return whether the next fetch need not wait.
+
+        What goes wrong with one partition must not keep the others from being finished: one whose
+        records were written and not reported as synced would not be fetched for any more.
+        """
+        taken: list[_TakenPartition] = []
         is_done = True
         for result in response.partitions:
             sent = asked.get(PartitionId(result.topic_id, result.index))
             if sent is None:
                 continue
-            if result.error_code:
-                is_done = await self._refused(sent, result) and is_done
-            elif result.diverging is not None:
-                await sent.replica.truncate(
-                    sent.fetch, result.diverging.epoch, result.diverging.end_offset
-                )
-            else:
-                write = self._write(sent, result)
-                if write is not None:
-                    writes[sent.replica.key] = write
-        if writes:
-            await asyncio.wait(writes.values())
-        for result in response.partitions:
-            sent = asked.get(PartitionId(result.topic_id, result.index))
-            if sent is None or result.error_code or result.diverging is not None:
-                continue
-            if (write := writes.get(sent.replica.key)) is not None and write.exception():
-                logger.warning("%s: a slice was not written: %s", sent.replica, write.exception())
-                await sent.replica.begin_again()
+            try:
+                if result.error_code:
+                    is_done = await self._refused(sent, result) and is_done
+                elif result.diverging is not None:
+                    await sent.replica.truncate(
+                        sent.fetch, result.diverging.epoch, result.diverging.end_offset
+                    )
+                else:
+                    taken.append(_TakenPartition(sent, result, self._write(sent, result)))
+            except Exception as error:  # noqa: BLE001 - it is logged there.
                 is_done = False
-            else:
-                await self._finish(sent, result)
+                await self._begin_again(sent.replica, error)
+        if writes := [item.write for item in taken if item.write is not None]:
+            await asyncio.wait(writes)
+        for item in taken:
+            try:
+                if item.write is not None:
+                    _check_written(item.write)
+                await self._finish(item.sent, item.result)
+            except Exception as error:  # noqa: BLE001 - it is logged there.
+                is_done = False
+                await self._begin_again(item.sent.replica, error)
         return is_done
+
+    async def _begin_again(self, replica: LocalReplica, error: Exception) -> None:
+        """Follow from where the log is, after records were not taken over."""
+        if isinstance(error, MillstreamError):
+            logger.warning("%s: records were not taken over: %s", replica, error)
+        else:
+            self._context.counters.internal_errors += 1
+            logger.error("%s: records were not taken over", replica, exc_info=error)
+        if replica.follower is None or not replica.partition.is_open:
+            return
+        try:
+            await replica.begin_again()
+        except MillstreamError as failure:
+            replica.problem = f"{replica}: the replica does not follow: {failure}"
+            logger.error("%s", replica.problem)  # noqa: TRY400
 
     def _write(
         self, sent: _SentPartition, result: PeerFetchResponsePartition
@@ -344,3 +372,12 @@ class ReplicaFetcher:
             code,
         )
         return False
+
+
+def _check_written(write: asyncio.Future[Any]) -> None:
+    """Raise if records were not written."""
+    if write.cancelled():
+        # Not the error of the future, which would cancel the task that fetches.
+        raise Unavailable("the write was cancelled")
+    if (error := write.exception()) is not None:
+        raise error

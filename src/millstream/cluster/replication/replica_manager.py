@@ -14,7 +14,6 @@ from typing import NamedTuple
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import Topic
 from millstream.cluster.control.cluster_state import PartitionId
-from millstream.cluster.control.node_row import NodeRow
 from millstream.cluster.replication.fetch_server import FetchServer
 from millstream.cluster.replication.local_replica import LocalReplica, ResyncProgress
 from millstream.cluster.replication.replica_context import ReplicaContext
@@ -37,6 +36,10 @@ TICK_SECONDS = 0.1
 HIGH_WATERMARKS_SECONDS = 5.0
 """How often the high watermarks of all replicas are stored: what is lost since is not noticed."""
 
+ROLE_RETRY_SECONDS = 1.0
+"""Time until a replica that could not take its role tries again. Nobody else would: the state of
+its partition says that it leads or follows, and may not change for days."""
+
 HAND_OVER_SECONDS_MAX = 5.0
 """How long a node that stops waits for its successors."""
 
@@ -50,6 +53,23 @@ class ReplicaLag(NamedTuple):
     bytes: int
     seconds: float
     is_in_sync: bool
+
+
+class LedPartition(NamedTuple):
+    """A partition that this node leads."""
+
+    partition: Partition
+    in_sync: int
+    """Replicas that have every committed record, the leader included."""
+    assigned: int
+    """Replicas that it should have, without those that are being removed."""
+
+
+class _FailedRole(NamedTuple):
+    """Why a replica could not take its role, and the next attempt."""
+
+    problem: str
+    retry: asyncio.TimerHandle
 
 
 class ReplicaManager:
@@ -80,6 +100,7 @@ class ReplicaManager:
         self._peers = peers
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._applying: dict[PartitionId, asyncio.Task[None]] = {}
+        self._failed_roles: dict[PartitionId, _FailedRole] = {}
         self._ticks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._saver: asyncio.Task[None] | None = None
@@ -104,8 +125,10 @@ class ReplicaManager:
     def remove(self, topic: Topic) -> None:
         """Forget the partitions of a deleted topic."""
         for index in range(len(topic.partitions)):
-            replica = self.replicas.pop(PartitionId(topic.id, index), None)
-            if replica is not None:
+            key = PartitionId(topic.id, index)
+            if (failed := self._failed_roles.pop(key, None)) is not None:
+                failed.retry.cancel()
+            if (replica := self.replicas.pop(key, None)) is not None:
                 replica.forget()
 
     def _on_leading(self, replica: LocalReplica, epoch: int | None) -> None:
@@ -123,7 +146,7 @@ class ReplicaManager:
         self._is_running = True
         state = self.context.state
         state.on_partition.append(self._on_partition)
-        state.on_node.append(self._on_node)
+        state.on_life_ended.append(self._on_life_ended)
         self.context.membership.on_life = self._on_life
         for key in state.partitions:
             self._apply_later(key)
@@ -152,7 +175,9 @@ class ReplicaManager:
         state = self.context.state
         if self._on_partition in state.on_partition:
             state.on_partition.remove(self._on_partition)
-            state.on_node.remove(self._on_node)
+            state.on_life_ended.remove(self._on_life_ended)
+        for failed in self._failed_roles.values():
+            failed.retry.cancel()
         tasks = [*self._ticks, *self._applying.values()]
         await self.repair.stop()
         for loop_task in (self._ticker, self._saver):
@@ -172,17 +197,16 @@ class ReplicaManager:
         if key in self.replicas:
             self._apply_later(key)
 
-    def _on_node(self, node_id: int, row: NodeRow | None) -> None:
-        """Tell leaders that a follower is gone; they need not wait for it to be late."""
-        if row is not None:
-            return
+    def _on_life_ended(self, node_id: int, broker_epoch: int) -> None:
+        """Tell leaders that a follower is gone; they need not wait for it to be late.
+
+        Only in that life: it may fetch in its next one already, of which this node hears later.
+        """
         for replica in self.replicas.values():
             leader = replica.leader
             if leader is not None and node_id in leader.state.replicas:
-                known = leader.follower(node_id)
-                if known is not None:
-                    leader.node_gone(node_id, known.broker_epoch)
-                    self._tick_now(replica)
+                leader.node_gone(node_id, broker_epoch)
+                self._tick_now(replica)
 
     def _on_life(self, _: int) -> None:
         """Begin again in a new life of the node: nothing of the former one is valid."""
@@ -241,13 +265,32 @@ class ReplicaManager:
                 await replica.end_life()
             await replica.apply(self.context.state.partitions.get(replica.key))
         except MillstreamError as error:
-            replica.problem = f"{replica}: the replica cannot take its role: {error}"
-            logger.error("%s", replica.problem)  # noqa: TRY400
+            self._role_failed(replica, str(error))
         except Exception:
-            replica.problem = f"{replica}: the replica cannot take its role: internal error"
-            logger.exception("%s", replica.problem)
+            self.context.counters.internal_errors += 1
+            if replica.key not in self._failed_roles:
+                logger.exception("%s: the replica cannot take its role", replica)
+            self._role_failed(replica, "internal error")
+        else:
+            failed = self._failed_roles.pop(replica.key, None)
+            if failed is not None:
+                failed.retry.cancel()
+                if replica.problem == failed.problem:
+                    replica.problem = None
         if replica.is_repaired:
             self.repair.wake(replica)
+
+    def _role_failed(self, replica: LocalReplica, reason: str) -> None:
+        replica.problem = f"{replica}: the replica cannot take its role: {reason}"
+        before = self._failed_roles.get(replica.key)
+        if before is not None:
+            before.retry.cancel()
+        if before is None or before.problem != replica.problem:
+            logger.error("%s", replica.problem)
+        retry = asyncio.get_running_loop().call_later(
+            ROLE_RETRY_SECONDS, self._apply_later, replica.key
+        )
+        self._failed_roles[replica.key] = _FailedRole(replica.problem, retry)
 
     def _follow_leader(self, replica: LocalReplica) -> None:
         leader_id = replica.leader_id
@@ -337,6 +380,7 @@ class ReplicaManager:
             logger.debug("%s: followers were not looked at: %s", replica, error)
             return
         except Exception:  # A bug in one partition must not end the ISR changes of all.
+            self.context.counters.internal_errors += 1
             logger.exception("%s: followers were not looked at", replica)
             return
         if change is not None:
@@ -365,6 +409,14 @@ class ReplicaManager:
         for lag in self.lags():
             if not lag.is_in_sync and lag.node_id in self.context.state.nodes:
                 yield lag
+
+    def led_partitions(self) -> Iterator[LedPartition]:
+        """Yield the partitions that this node leads."""
+        for replica in self.replicas.values():
+            if (leader := replica.leader) is not None:
+                yield LedPartition(
+                    replica.partition, len(leader.state.in_sync_nodes), len(leader.state.target)
+                )
 
     def lags(self) -> Iterator[ReplicaLag]:
         """Yield how far the replicas are that follow this node."""

@@ -19,11 +19,10 @@ from functools import partial
 
 from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.control.proposer import ProposalOutcome
-from millstream.cluster.repair import RepairStep, ReplicaCondition, next_repair
+from millstream.cluster.repair import RepairStep, ReplicaCondition, disowning, next_repair
 from millstream.cluster.replication.local_replica import LocalReplica, ResyncProgress
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication.segment_copier import ManifestPage, SegmentCopier
-from millstream.cluster.replication_state import Proposal
 from millstream.cluster.resync import (
     OwnLog,
     ResyncKind,
@@ -219,7 +218,7 @@ class ReplicaRepair:
         return ReplicaCondition(
             is_leader=replica.leader is not None,
             has_leader=has_leader,
-            is_counted=state.is_counted(context.node_id),
+            is_counted=state.is_counted(context.node_id) or not replica.is_disowned,
             is_end_lost=(
                 replica.is_end_lost
                 or damage.last_base is not None
@@ -239,7 +238,10 @@ class ReplicaRepair:
             if not replica.hand_over():
                 raise Unavailable("no other replica is in sync, to which it could be handed over")
         elif step is RepairStep.DISOWN:
+            # From now on it does not fetch, until it is recovered or proved.
+            replica.is_end_lost = replica.is_end_lost or not replica.is_unproved
             await disown(self._context, replica.key)
+            replica.is_disowned = True
         elif step is RepairStep.RECOVER_END:
             await self._run_exclusive(
                 replica.key, lambda current: current.recover_end(damage.last_base)
@@ -273,7 +275,9 @@ class ReplicaRepair:
         page = await self._copier.manifest(replica.key, leader, epoch, first)
         if is_proved and page.sealed_bytes < self._policy.bytes_min:
             replica.is_far_behind = False
-            replica.slices_until = page.sealed_end
+            # Beyond the end of this replica in any case: if the leader has finished nothing behind
+            # it, the next slice would be taken for the beginning of a segment to copy again.
+            replica.slices_until = max(page.sealed_end, first + 1)
             return
         replica.resync = progress = ResyncProgress(leader, page.sealed_bytes)
         logger.info("%s: copying %d bytes from node %d", replica, page.sealed_bytes, leader)
@@ -410,10 +414,9 @@ async def disown(context: ReplicaContext, key: PartitionId) -> None:
     Raises `Unavailable` if that was not possible, or is not known.
     """
     state = context.state.partitions.get(key)
-    if state is None or not state.is_counted(context.node_id):
+    if state is None:
         return
-    proposal = Proposal(state.disowned(context.node_id), state.revision)
-    outcome = await context.proposer.propose(key, proposal)
+    outcome = await context.proposer.propose(key, disowning(state, context.node_id))
     if outcome is not ProposalOutcome.APPLIED:
         raise Unavailable(f"the state of the partition was not changed: {outcome.value}")
 

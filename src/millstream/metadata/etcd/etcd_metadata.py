@@ -15,7 +15,6 @@ import logging
 import ssl
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from itertools import chain
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from millstream.clock import Clock, SystemClock
@@ -57,10 +56,12 @@ from millstream.metadata.interface import (
     MetadataChange,
     MetadataEntry,
     MetadataList,
+    Watch,
     check_key,
     check_transaction,
 )
 from millstream.metadata.metadata_checkpoint import MetadataCheckpoint
+from millstream.metadata.watches import Watches
 from millstream.storage.disk.executor import Executor, ThreadExecutor
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, join
 
@@ -105,7 +106,7 @@ class EtcdMetadata:
         self._seen = seen
         self._clock = clock
         self._failed: StorageFailed | None = None
-        self._watches: list[_EtcdWatch] = []
+        self._watches = Watches()
         self._feed: ChangeFeed | None = None
         self._following: asyncio.Task[None] | None = None
         self._in_flight: set[asyncio.Task[Any]] = set()
@@ -192,7 +193,7 @@ class EtcdMetadata:
             listed,
             list_all=lambda: self._list(""),
             probe=self._probe,
-            on_change=self._notify,
+            on_change=lambda change: self._watches.notify([change]),
             on_revision=self._seen.see,
             clock=self._clock,
             counters=self.counters,
@@ -219,12 +220,7 @@ class EtcdMetadata:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # State.
@@ -431,19 +427,9 @@ class EtcdMetadata:
 
     # Watching.
 
-    def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> _EtcdWatch:
+    def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> Watch:
         """Call back on the loop for each later change whose key starts with `prefix`."""
-        watch = _EtcdWatch(prefix, self._seen.revision, callback)
-        self._watches.append(watch)
-        return watch
-
-    def _notify(self, change: MetadataChange) -> None:
-        self._watches = [watch for watch in self._watches if not watch.is_cancelled]
-        for watch in tuple(self._watches):
-            try:
-                watch.notify(change)
-            except Exception:  # It must not keep others from hearing of changes.
-                logger.exception("a watch of metadata failed at %s", change.key)
+        return self._watches.add(prefix, callback, since=self._seen.revision)
 
     def _stopped_following(self, task: asyncio.Task[None]) -> None:
         """Accept no more calls if changes are not followed any more, because of a bug."""
@@ -488,24 +474,6 @@ class EtcdLease:
     async def revoke(self) -> None:
         """End the lease now, and delete its keys."""
         await self._metadata.revoke(self)
-
-
-class _EtcdWatch:
-    """A subscription to changes."""
-
-    def __init__(self, prefix: str, since: int, callback: Callable[[MetadataChange], None]) -> None:
-        self.is_cancelled = False
-        self._prefix = prefix
-        self._since = since
-        self._callback = callback
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-    def notify(self, change: MetadataChange) -> None:
-        is_later = change.revision > self._since
-        if not self.is_cancelled and is_later and change.key.startswith(self._prefix):
-            self._callback(change)
 
 
 def _check_limits(

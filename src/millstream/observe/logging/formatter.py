@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from millstream.observe.logging.printable import printable
+from millstream.tracing import current_traceparent, parse_trace_ids
 
 TEXT_LENGTH_MAX = 8 * 1024
 """Characters of one text. The longest names that clients may choose have 32,767; a few hundred
@@ -29,7 +30,7 @@ DEPTH_MAX = 4
 _KNOWN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
 """Attributes that every log record has."""
 
-_RESERVED = ("time", "level", "event", "logger", "traceback")
+_RESERVED = ("time", "level", "event", "logger", "traceback", "trace_id", "span_id")
 
 
 def shortened(text: str, length_max: int) -> str:
@@ -49,12 +50,20 @@ class EventFormatter(logging.Formatter):
         return f"{seconds}.{int(record.msecs):03d}Z"
 
     def fields_of(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Return what was passed as `extra`."""
-        return {
+        """Return what was passed as `extra`, and the trace of the request that is processed.
+
+        Call it where the event happens: the trace is that of the running code.
+        """
+        fields = {
             f"{name}_" if name in _RESERVED else name: _value(value, DEPTH_MAX)
             for name, value in record.__dict__.items()
             if name not in _KNOWN
         }
+        traceparent = current_traceparent()
+        if traceparent is not None and (ids := parse_trace_ids(traceparent)) is not None:
+            fields["trace_id"] = ids.trace_id
+            fields["span_id"] = ids.span_id
+        return fields
 
     def traceback_of(self, record: logging.LogRecord) -> str:
         """Return the traceback and the stack; empty if there are none."""

@@ -24,6 +24,7 @@ from millstream.observe.metrics.metric import (
     MetricSection,
     counter,
     gauge,
+    gauge_by,
 )
 
 GROUP_STATES: Sequence[tuple[str, str]] = (
@@ -64,14 +65,6 @@ def _groups_in(kind_and_state: tuple[str, str]) -> MetricSample[BrokerCensus]:
     return MetricSample(labels=kind_and_state, read=lambda census: census.groups[kind_and_state])
 
 
-def _members_of(kind: GroupType) -> MetricSample[BrokerCensus]:
-    return MetricSample(labels=(kind.value,), read=lambda census: census.members[kind.value])
-
-
-def _ids_in(state: TransactionState) -> MetricSample[BrokerCensus]:
-    return MetricSample(labels=(state.value,), read=lambda census: census.transactional_ids[state])
-
-
 BROKER_METRICS: Sequence[MetricDeclaration[BrokerCensus]] = (
     gauge("millstream_broker_topics", "Topics.", lambda census: census.topics),
     gauge(
@@ -86,12 +79,12 @@ BROKER_METRICS: Sequence[MetricDeclaration[BrokerCensus]] = (
         labels=("kind", "state"),
         samples=tuple(map(_groups_in, GROUP_STATES)),
     ),
-    MetricDeclaration(
-        name="millstream_broker_group_members",
-        kind=MetricKind.GAUGE,
-        help="Members of all groups, by kind of group.",
-        labels=("kind",),
-        samples=tuple(map(_members_of, GroupType)),
+    gauge_by(
+        "kind",
+        (kind.value for kind in GroupType),
+        "millstream_broker_group_members",
+        "Members of all groups, by kind of group.",
+        lambda census, kind: census.members[kind],
     ),
     gauge(
         "millstream_broker_committed_offsets",
@@ -103,12 +96,12 @@ BROKER_METRICS: Sequence[MetricDeclaration[BrokerCensus]] = (
         f"Committed offsets beyond the first {LISTED_MAX:,}, for which no lag is reported.",
         lambda census: max(0, census.committed_offsets - LISTED_MAX),
     ),
-    MetricDeclaration(
-        name="millstream_broker_transactional_ids",
-        kind=MetricKind.GAUGE,
-        help="Known transactional ids, by the state of their last transaction.",
-        labels=("state",),
-        samples=tuple(map(_ids_in, TransactionState)),
+    gauge_by(
+        "state",
+        (state.value for state in TransactionState),
+        "millstream_broker_transactional_ids",
+        "Known transactional ids, by the state of their last transaction.",
+        lambda census, state: census.transactional_ids[TransactionState(state)],
     ),
     gauge(
         "millstream_broker_oldest_transaction_seconds",

@@ -9,11 +9,10 @@ from millstream.broker.problems import ProblemCode
 from millstream.observe.loop_watch import LoopWatch
 from millstream.observe.metrics.metric import (
     MetricDeclaration,
-    MetricKind,
-    MetricSample,
     MetricSection,
     counter,
     gauge,
+    gauge_by,
 )
 from millstream.servers.http.handlers.health import Health
 
@@ -25,25 +24,18 @@ class NodeCondition(NamedTuple):
     watch: LoopWatch
 
 
-def _problems_of(code: ProblemCode) -> MetricSample[NodeCondition]:
-    return MetricSample(
-        labels=(code.value,),
-        read=lambda node: sum(problem.code is code for problem in node.health.problems),
-    )
-
-
 HEALTH_METRICS: Sequence[MetricDeclaration[NodeCondition]] = (
     gauge(
         "millstream_node_ready_flag",
         "1 if `/health/ready` reports that the node is ready, otherwise 0.",
         lambda node: node.health.is_ready,
     ),
-    MetricDeclaration(
-        name="millstream_node_problems",
-        kind=MetricKind.GAUGE,
-        help="Problems reported by `/health/ready`, by code; at most 20 in total.",
-        labels=("code",),
-        samples=tuple(map(_problems_of, ProblemCode)),
+    gauge_by(
+        "code",
+        (code.value for code in ProblemCode),
+        "millstream_node_problems",
+        "Problems reported by `/health/ready`, by code; at most 20 in total.",
+        lambda node, code: sum(problem.code.value == code for problem in node.health.problems),
     ),
     gauge(
         "millstream_node_loop_lag_seconds",

@@ -8,42 +8,16 @@ from millstream.broker.quotas import QuotaKind
 from millstream.observe.metrics.metric import (
     LabelledSources,
     MetricDeclaration,
-    MetricKind,
-    MetricSample,
     MetricSection,
     counter,
+    counter_by,
     gauge,
     histogram,
 )
 from millstream.servers.http.counters import CLOSE_REASONS, REFUSALS, SECONDS, RouteCounter
 from millstream.servers.http.server.server_state import HttpServerState
 
-
-def _refused(reason: str) -> MetricSample[HttpServerState]:
-    return MetricSample(labels=(reason,), read=lambda server: server.counters.refused[reason])
-
-
-def _ended(reason: str) -> MetricSample[HttpServerState]:
-    return MetricSample(labels=(reason,), read=lambda server: server.counters.ended[reason])
-
-
-def _throttled(quota: str) -> MetricSample[HttpServerState]:
-    return MetricSample(labels=(quota,), read=lambda server: server.counters.throttled[quota])
-
-
-def _held(quota: str) -> MetricSample[HttpServerState]:
-    return MetricSample(labels=(quota,), read=lambda server: server.counters.held_deliveries[quota])
-
-
-def _throttle_seconds(quota: str) -> MetricSample[HttpServerState]:
-    return MetricSample(
-        labels=(quota,), read=lambda server: server.counters.throttle_seconds[quota]
-    )
-
-
-def _answered(digit: int) -> MetricSample[RouteCounter]:
-    return MetricSample(labels=(f"{digit}xx",), read=lambda route: route.by_class[digit])
-
+QUOTAS = [kind.value for kind in QuotaKind]
 
 HTTP_SERVER_METRICS: Sequence[MetricDeclaration[HttpServerState]] = (
     gauge(
@@ -56,21 +30,21 @@ HTTP_SERVER_METRICS: Sequence[MetricDeclaration[HttpServerState]] = (
         "Connections accepted.",
         lambda server: server.counters.accepted,
     ),
-    MetricDeclaration(
-        name="millstream_http_refused_connections_total",
-        kind=MetricKind.COUNTER,
-        help="Connections refused: too many in total, from one address, or for the descriptor limit"
+    counter_by(
+        "reason",
+        REFUSALS,
+        "millstream_http_refused_connections_total",
+        "Connections refused: too many in total, from one address, or for the descriptor limit"
         " of the process.",
-        labels=("reason",),
-        samples=tuple(_refused(reason) for reason in REFUSALS),
+        lambda server, reason: server.counters.refused[reason],
     ),
-    MetricDeclaration(
-        name="millstream_http_closed_connections_total",
-        kind=MetricKind.COUNTER,
-        help="Connections closed by the node: a malformed request; a head, a body or any request"
+    counter_by(
+        "reason",
+        CLOSE_REASONS,
+        "millstream_http_closed_connections_total",
+        "Connections closed by the node: a malformed request; a head, a body or any request"
         " that came too late; a response that was not read (output); no memory.",
-        labels=("reason",),
-        samples=tuple(_ended(reason) for reason in CLOSE_REASONS),
+        lambda server, reason: server.counters.ended[reason],
     ),
     counter(
         "millstream_http_received_bytes_total",
@@ -92,27 +66,26 @@ HTTP_SERVER_METRICS: Sequence[MetricDeclaration[HttpServerState]] = (
         "Bytes of responses that wait for their clients to read.",
         lambda server: server.counters.unread_bytes,
     ),
-    MetricDeclaration(
-        name="millstream_http_throttled_requests_total",
-        kind=MetricKind.COUNTER,
-        help="Requests rejected with status 429, because their client exceeded this quota.",
-        labels=("quota",),
-        samples=tuple(_throttled(kind.value) for kind in QuotaKind),
+    counter_by(
+        "quota",
+        QUOTAS,
+        "millstream_http_throttled_requests_total",
+        "Requests rejected with status 429, because their client exceeded this quota.",
+        lambda server, quota: server.counters.throttled[quota],
     ),
-    MetricDeclaration(
-        name="millstream_http_held_deliveries_total",
-        kind=MetricKind.COUNTER,
-        help="Pauses of live delivery, or of the push of jobs, because the client exceeded a quota."
-        "",
-        labels=("quota",),
-        samples=tuple(_held(kind.value) for kind in QuotaKind),
+    counter_by(
+        "quota",
+        QUOTAS,
+        "millstream_http_held_deliveries_total",
+        "Pauses of live delivery, or of the push of jobs, because the client exceeded a quota.",
+        lambda server, quota: server.counters.held_deliveries[quota],
     ),
-    MetricDeclaration(
-        name="millstream_http_throttle_seconds_total",
-        kind=MetricKind.COUNTER,
-        help="Total time that clients were told to wait, or were paused, by a quota.",
-        labels=("quota",),
-        samples=tuple(_throttle_seconds(kind.value) for kind in QuotaKind),
+    counter_by(
+        "quota",
+        QUOTAS,
+        "millstream_http_throttle_seconds_total",
+        "Total time that clients were told to wait, or were paused, by a quota.",
+        lambda server, quota: server.counters.throttle_seconds[quota],
     ),
     histogram(
         "millstream_http_request_duration_seconds",
@@ -123,13 +96,13 @@ HTTP_SERVER_METRICS: Sequence[MetricDeclaration[HttpServerState]] = (
 )
 
 ROUTE_METRICS: Sequence[MetricDeclaration[RouteCounter]] = (
-    MetricDeclaration(
-        name="millstream_http_requests_total",
-        kind=MetricKind.COUNTER,
-        help="Requests answered, by operation and class of status. Requests that match no operation"
+    counter_by(
+        "status",
+        ("2xx", "3xx", "4xx", "5xx"),
+        "millstream_http_requests_total",
+        "Requests answered, by operation and class of status. Requests that match no operation"
         " count as `other`.",
-        labels=("status",),
-        samples=tuple(_answered(digit) for digit in (2, 3, 4, 5)),
+        lambda route, status: route.by_class[int(status[0])],
     ),
     counter(
         "millstream_http_request_seconds_total",

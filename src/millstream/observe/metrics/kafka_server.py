@@ -32,7 +32,7 @@ KAFKA_SERVER_METRICS: Sequence[MetricDeclaration[KafkaListener]] = (
         labels=("outcome",),
         samples=(
             MetricSample(labels=("taken",), read=lambda server: server.counters.accepted),
-            MetricSample(labels=("refused",), read=lambda server: server.counters.refused),
+            MetricSample(labels=("refused",), read=lambda server: server.counters.refused.total()),
         ),
     ),
     counter(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -31,6 +31,8 @@ from prometheus_client.metrics_core import (
 from millstream.histogram import Histogram
 
 S = TypeVar("S")
+V = TypeVar("V", bound=str)
+"""A value of a label."""
 
 LISTED_MAX = 1_000
 """Things of each kind that have metrics of their own. Measured with this many of every kind: a
@@ -111,6 +113,30 @@ def gauge(name: str, text: str, read: Callable[[S], float]) -> MetricDeclaration
     return MetricDeclaration(
         name=name, kind=MetricKind.GAUGE, help=text, samples=(MetricSample(read=read),)
     )
+
+
+def counter_by(
+    label: str, values: Iterable[V], name: str, text: str, read: Callable[[S, V], float]
+) -> MetricDeclaration[S]:
+    """Declare a counter with one number for each of the values of a label."""
+    return MetricDeclaration(
+        name=name,
+        kind=MetricKind.COUNTER,
+        help=text,
+        labels=(label,),
+        samples=tuple(_sample_of(value, read) for value in values),
+    )
+
+
+def gauge_by(
+    label: str, values: Iterable[V], name: str, text: str, read: Callable[[S, V], float]
+) -> MetricDeclaration[S]:
+    """Declare a gauge with one number for each of the values of a label."""
+    return replace(counter_by(label, values, name, text, read), kind=MetricKind.GAUGE)
+
+
+def _sample_of(value: V, read: Callable[[S, V], float]) -> MetricSample[S]:
+    return MetricSample(labels=(value,), read=lambda thing: read(thing, value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,13 @@ from millstream.observe.metrics.peers import (
     listed_peers,
 )
 from millstream.observe.metrics.queues import QUEUES, listed_queues
-from millstream.observe.metrics.replication import REPLICA_LAGS, REPLICATION, listed_lags
+from millstream.observe.metrics.replication import (
+    LED_PARTITIONS,
+    REPLICA_LAGS,
+    REPLICATION,
+    listed_lags,
+    listed_led_partitions,
+)
 from millstream.observe.metrics.store import LOGS, STORE, listed_logs
 from millstream.observe.metrics.streams import STREAMS
 from millstream.observe.metrics.telemetry import TELEMETRY, TelemetryCounters
@@ -68,6 +74,7 @@ CLUSTER_SECTIONS: Sequence[MetricSection[Any]] = (
     PEERS,
     FORWARDS,
     REPLICATION,
+    LED_PARTITIONS,
     REPLICA_LAGS,
 )
 """Metrics that only a node of a cluster has."""
@@ -169,4 +176,5 @@ class NodeMetrics:
             yield FORWARDS, [((), forwards)]
         if (replicas := self._replicas) is not None:
             yield REPLICATION, [((), replicas)]
+            yield LED_PARTITIONS, listed_led_partitions(replicas)
             yield REPLICA_LAGS, listed_lags(replicas)

@@ -24,7 +24,9 @@ from millstream.observe.metrics.metric import (
     MetricSample,
     MetricSection,
     counter,
+    counter_by,
     gauge,
+    gauge_by,
 )
 from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.errors import HANDSHAKE_REFUSALS
@@ -33,6 +35,12 @@ from millstream.servers.peer.counters import REQUEST_OUTCOMES, PeerRequestCounte
 if TYPE_CHECKING:
     from millstream.clients.peer.pool import PeerPool
     from millstream.servers.peer.listener import PeerListener
+
+HANDSHAKE_OUTCOMES: dict[str, PeerErrorCode | None] = {
+    "accepted": None,
+    **{code.name.lower(): code for code in PeerErrorCode if code in HANDSHAKE_REFUSALS},
+}
+"""The reason of the refusal, by outcome of a handshake."""
 
 PEER_SERVER_METRICS: Sequence[MetricDeclaration[PeerListener]] = (
     gauge(
@@ -51,22 +59,15 @@ PEER_SERVER_METRICS: Sequence[MetricDeclaration[PeerListener]] = (
             MetricSample(labels=("refused",), read=lambda server: server.counters.refused.total()),
         ),
     ),
-    MetricDeclaration(
-        name="millstream_peer_handshakes_total",
-        kind=MetricKind.COUNTER,
-        help="Handshakes of peers that connected, by outcome: `accepted`, or the reason of the"
-        " refusal.",
-        labels=("outcome",),
-        samples=(
-            MetricSample(labels=("accepted",), read=lambda server: server.counters.handshakes),
-            *(
-                MetricSample(
-                    labels=(code.name.lower(),),
-                    read=lambda server, code=code: server.counters.refused_handshakes[code],  # type: ignore[misc]
-                )
-                for code in PeerErrorCode
-                if code in HANDSHAKE_REFUSALS
-            ),
+    counter_by(
+        "outcome",
+        HANDSHAKE_OUTCOMES,
+        "millstream_peer_handshakes_total",
+        "Handshakes of peers that connected, by outcome: `accepted`, or the reason of the refusal.",
+        lambda server, outcome: (
+            server.counters.handshakes
+            if (code := HANDSHAKE_OUTCOMES[outcome]) is None
+            else server.counters.refused_handshakes[code]
         ),
     ),
     counter(
@@ -102,19 +103,13 @@ PEER_SERVER_METRICS: Sequence[MetricDeclaration[PeerListener]] = (
 )
 
 PEER_REQUEST_METRICS: Sequence[MetricDeclaration[PeerRequestCounter]] = (
-    MetricDeclaration(
-        name="millstream_peer_requests_total",
-        kind=MetricKind.COUNTER,
-        help="Requests of peers, by outcome: `answered`, `refused` (nothing was done), `late` (by"
+    counter_by(
+        "outcome",
+        REQUEST_OUTCOMES,
+        "millstream_peer_requests_total",
+        "Requests of peers, by outcome: `answered`, `refused` (nothing was done), `late` (by"
         " its deadline), `cancelled` (by its caller), or `failed`.",
-        labels=("outcome",),
-        samples=tuple(
-            MetricSample(
-                labels=(outcome,),
-                read=lambda requests, outcome=outcome: requests.outcomes[outcome],  # type: ignore[misc]
-            )
-            for outcome in REQUEST_OUTCOMES
-        ),
+        lambda requests, outcome: requests.outcomes[outcome],
     ),
     counter(
         "millstream_peer_request_seconds_total",
@@ -140,19 +135,13 @@ FORWARD_METRICS: Sequence[MetricDeclaration[ForwardCounters]] = (
             for outcome in FORWARD_OUTCOMES
         ),
     ),
-    MetricDeclaration(
-        name="millstream_peer_forward_retries_total",
-        kind=MetricKind.COUNTER,
-        help="Batches and HTTP requests that were refused by a node that named another one, and"
+    counter_by(
+        "api",
+        FORWARD_APIS,
+        "millstream_peer_forward_retries_total",
+        "Batches and HTTP requests that were refused by a node that named another one, and"
         " sent there.",
-        labels=("api",),
-        samples=tuple(
-            MetricSample(
-                labels=(api,),
-                read=lambda forwards, api=api: forwards.retries[api],  # type: ignore[misc]
-            )
-            for api in FORWARD_APIS
-        ),
+        lambda forwards, api: forwards.retries[api],
     ),
 )
 
@@ -195,16 +184,13 @@ PEER_CLIENT_METRICS: Sequence[MetricDeclaration[PeerPool]] = (
 )
 
 PEER_CALL_METRICS: Sequence[MetricDeclaration[Counter[str]]] = (
-    MetricDeclaration(
-        name="millstream_peer_calls_total",
-        kind=MetricKind.COUNTER,
-        help="Requests to peers, by outcome: `answered`, `refused` (nothing was done), `unknown`"
+    counter_by(
+        "outcome",
+        CALL_OUTCOMES,
+        "millstream_peer_calls_total",
+        "Requests to peers, by outcome: `answered`, `refused` (nothing was done), `unknown`"
         " (it may have been done), `unsent`, or `cancelled`.",
-        labels=("outcome",),
-        samples=tuple(
-            MetricSample(labels=(outcome,), read=lambda calls, outcome=outcome: calls[outcome])  # type: ignore[misc]
-            for outcome in CALL_OUTCOMES
-        ),
+        lambda calls, outcome: calls[outcome],
     ),
 )
 
@@ -214,22 +200,23 @@ class PeerStatus:
     """One peer, as this node sees it."""
 
     breaker: BreakerState
+    openings: int
     drift_ms: int
 
 
 PEER_METRICS: Sequence[MetricDeclaration[PeerStatus]] = (
-    MetricDeclaration(
-        name="millstream_peer_breaker_flag",
-        kind=MetricKind.GAUGE,
-        help="1 for the state of the circuit breaker of a peer: `closed`, `open`, `half_open`.",
-        labels=("state",),
-        samples=tuple(
-            MetricSample(
-                labels=(state.value,),
-                read=lambda peer, state=state: float(peer.breaker is state),  # type: ignore[misc]
-            )
-            for state in BreakerState
-        ),
+    gauge_by(
+        "state",
+        (state.value for state in BreakerState),
+        "millstream_peer_breaker_flag",
+        "1 for the state of the circuit breaker of a peer: `closed`, `open`, `half_open`, or"
+        " `tripped` by an operator.",
+        lambda peer, state: peer.breaker.value == state,
+    ),
+    counter(
+        "millstream_peer_breaker_openings_total",
+        "How often the circuit breaker of a peer has opened since the peer was started.",
+        lambda peer: peer.openings,
     ),
     gauge(
         "millstream_peer_clock_drift_seconds",
@@ -258,8 +245,8 @@ def listed_peer_calls(pool: PeerPool) -> LabelledSources[Counter[str]]:
 
 def listed_peers(pool: PeerPool) -> LabelledSources[PeerStatus]:
     """Return every peer that this node has called, by its id."""
-    drifts_ms = pool.drifts_ms()
+    drifts_ms, openings = pool.drifts_ms(), pool.openings()
     return [
-        ((str(node_id),), PeerStatus(state, drifts_ms.get(node_id, 0)))
+        ((str(node_id),), PeerStatus(state, openings[node_id], drifts_ms.get(node_id, 0)))
         for node_id, state in sorted(pool.breaker_states().items())
     ]

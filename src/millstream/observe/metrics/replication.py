@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from millstream.cluster.repair import RepairStep
 from millstream.observe.metrics.metric import (
+    LISTED_MAX,
     LabelledSources,
     MetricDeclaration,
-    MetricKind,
-    MetricSample,
     MetricSection,
     counter,
+    counter_by,
     gauge,
 )
 
 if TYPE_CHECKING:
-    from millstream.cluster.replication.replica_manager import ReplicaLag, ReplicaManager
+    from millstream.cluster.replication.replica_manager import (
+        LedPartition,
+        ReplicaLag,
+        ReplicaManager,
+    )
 
 REPLICATION_METRICS: Sequence[MetricDeclaration[ReplicaManager]] = (
     gauge(
@@ -70,20 +75,13 @@ REPLICATION_METRICS: Sequence[MetricDeclaration[ReplicaManager]] = (
         "Copied segments that were thrown away, because they were not what the digest said.",
         lambda node: node.context.counters.resync_refusals,
     ),
-    MetricDeclaration(
-        name="millstream_replica_repair_steps_total",
-        kind=MetricKind.COUNTER,
-        help="Steps of repairs of replicas on this node: `disown` (it lacked records), `recover the"
+    counter_by(
+        "step",
+        (step.value for step in RepairStep if step is not RepairStep.NOTHING),
+        "millstream_replica_repair_steps_total",
+        "Steps of repairs of replicas on this node: `disown` (it lacked records), `recover the"
         " end`, `prove`, `replace` (damaged segments), `reopen`, `copy`, `hand over`.",
-        labels=("step",),
-        samples=tuple(
-            MetricSample(
-                labels=(step.value,),
-                read=lambda node, step=step: node.context.counters.repairs[step.value],  # type: ignore[misc]
-            )
-            for step in RepairStep
-            if step is not RepairStep.NOTHING
-        ),
+        lambda node, step: node.context.counters.repairs[step],
     ),
     counter(
         "millstream_replica_leader_changes_total",
@@ -125,10 +123,31 @@ REPLICATION_METRICS: Sequence[MetricDeclaration[ReplicaManager]] = (
         "Bytes of records that followers fetched from this node.",
         lambda node: node.context.counters.served_bytes,
     ),
+    counter(
+        "millstream_replica_internal_errors_total",
+        "Unexpected errors in the work of replicas, or when parts of this node were told of changes"
+        " of the cluster. Each is a bug, and has its stack in the log; everything else goes on.",
+        lambda node: node.context.counters.internal_errors + node.context.state.failed_callbacks,
+    ),
     gauge(
         "millstream_replica_without_quorum_seconds",
         "For how long the node has not been sure of its registration; 0 while it is.",
         lambda node: node.context.membership.seconds_without_quorum(),
+    ),
+)
+
+LED_PARTITION_METRICS: Sequence[MetricDeclaration[LedPartition]] = (
+    gauge(
+        "millstream_replica_isr_replicas",
+        "Size of the ISR of a partition that this node leads: replicas in sync, the leader"
+        " included.",
+        lambda led: led.in_sync,
+    ),
+    gauge(
+        "millstream_replica_assigned_replicas",
+        "Replicas that a partition which this node leads should have in sync: without those that"
+        " are being removed.",
+        lambda led: led.assigned,
     ),
 )
 
@@ -156,12 +175,21 @@ REPLICA_LAG_METRICS: Sequence[MetricDeclaration[ReplicaLag]] = (
 )
 
 REPLICATION = MetricSection(metrics=REPLICATION_METRICS)
+LED_PARTITIONS = MetricSection(metrics=LED_PARTITION_METRICS, labels=("topic", "partition"))
 REPLICA_LAGS = MetricSection(metrics=REPLICA_LAG_METRICS, labels=("topic", "partition", "node"))
 
 
+def listed_led_partitions(manager: ReplicaManager) -> LabelledSources[LedPartition]:
+    """Return the partitions that this node leads, the first `LISTED_MAX` of them."""
+    return [
+        ((led.partition.topic, str(led.partition.index)), led)
+        for led in islice(manager.led_partitions(), LISTED_MAX)
+    ]
+
+
 def listed_lags(manager: ReplicaManager) -> LabelledSources[ReplicaLag]:
-    """Return the followers of the partitions that this node leads."""
+    """Return the followers of the partitions that this node leads, the first `LISTED_MAX`."""
     return [
         ((lag.partition.topic, str(lag.partition.index), str(lag.node_id)), lag)
-        for lag in manager.lags()
+        for lag in islice(manager.lags(), LISTED_MAX)
     ]

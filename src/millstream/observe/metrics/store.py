@@ -21,11 +21,11 @@ from millstream.observe.metrics.metric import (
     LISTED_MAX,
     LabelledSources,
     MetricDeclaration,
-    MetricKind,
-    MetricSample,
     MetricSection,
     counter,
+    counter_by,
     gauge,
+    gauge_by,
     histogram,
 )
 from millstream.storage.log import Log
@@ -34,14 +34,6 @@ from millstream.storage.store import Store
 
 _WAIT_KINDS: tuple[BackpressureKind, ...] = ("log", "store", "sealing")
 _REFUSAL_KINDS: tuple[BackpressureKind, ...] = (*_WAIT_KINDS, "full", "limit")
-
-
-def _refused_sample(kind: BackpressureKind) -> MetricSample[Log]:
-    return MetricSample(labels=(kind,), read=lambda log: log.counters.refusals[kind])
-
-
-def _waited_sample(kind: BackpressureKind) -> MetricSample[Log]:
-    return MetricSample(labels=(kind,), read=lambda log: log.counters.waits[kind])
 
 
 LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
@@ -85,23 +77,23 @@ LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
         "Segments sealed.",
         lambda log: log.counters.seals,
     ),
-    MetricDeclaration(
-        name="millstream_log_refused_appends_total",
-        kind=MetricKind.COUNTER,
-        help="Batches rejected, by the kind of backpressure: too much of this log waited for the"
+    counter_by(
+        "reason",
+        _REFUSAL_KINDS,
+        "millstream_log_refused_appends_total",
+        "Batches rejected, by the kind of backpressure: too much of this log waited for the"
         " disk (log), or of all logs (store), or two segments waited to be sealed (sealing), the"
         " disk was full (full), or the log has reached its limit (limit).",
-        labels=("reason",),
-        samples=tuple(map(_refused_sample, _REFUSAL_KINDS)),
+        lambda log, kind: log.counters.refusals[kind],
     ),
-    MetricDeclaration(
-        name="millstream_log_waited_appends_total",
-        kind=MetricKind.COUNTER,
-        help="Batches that waited for admission, by the kind of backpressure: too much of this log"
+    counter_by(
+        "reason",
+        _WAIT_KINDS,
+        "millstream_log_waited_appends_total",
+        "Batches that waited for admission, by the kind of backpressure: too much of this log"
         " waited for the disk (log), or of all logs (store), or two segments waited to be sealed"
         " (sealing).",
-        labels=("reason",),
-        samples=tuple(map(_waited_sample, _WAIT_KINDS)),
+        lambda log, kind: log.counters.waits[kind],
     ),
     counter(
         "millstream_log_evicted_segments_total",
@@ -323,15 +315,12 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
         "Time since the last complete scrub of all data ended, or since the first one began.",
         lambda store: store.scrubber.pass_age_seconds,
     ),
-    MetricDeclaration(
-        name="millstream_store_sync_backend_info",
-        kind=MetricKind.GAUGE,
-        help="1 for what waits for the disk when a log is committed: the kernel, or threads.",
-        labels=("backend",),
-        samples=(
-            MetricSample(labels=("kernel",), read=lambda store: store.sync_backend == "kernel"),
-            MetricSample(labels=("threads",), read=lambda store: store.sync_backend == "threads"),
-        ),
+    gauge_by(
+        "backend",
+        ("kernel", "threads"),
+        "millstream_store_sync_backend_info",
+        "1 for what waits for the disk when a log is committed: the kernel, or threads.",
+        lambda store, backend: store.sync_backend == backend,
     ),
     counter(
         "millstream_store_sync_fallbacks_total",
@@ -348,20 +337,13 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
         "Bytes prefetched.",
         lambda store: store.prefetcher.bytes,
     ),
-    MetricDeclaration(
-        name="millstream_store_replay_priority_info",
-        kind=MetricKind.GAUGE,
-        help="1 for the disk priority at which old data is prefetched: idle if that is configured"
+    gauge_by(
+        "priority",
+        ("idle", "normal"),
+        "millstream_store_replay_priority_info",
+        "1 for the disk priority at which old data is prefetched: idle if that is configured"
         " and the kernel supports it.",
-        labels=("priority",),
-        samples=(
-            MetricSample(
-                labels=("idle",), read=lambda store: store.replay_priority.value == "idle"
-            ),
-            MetricSample(
-                labels=("normal",), read=lambda store: store.replay_priority.value == "normal"
-            ),
-        ),
+        lambda store, priority: store.replay_priority.value == priority,
     ),
     gauge(
         "millstream_store_open_maps",

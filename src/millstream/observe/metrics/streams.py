@@ -12,13 +12,9 @@ from millstream.observe.metrics.metric import (
     MetricSample,
     MetricSection,
     counter,
+    counter_by,
     gauge,
 )
-
-
-def _reads(how: str) -> MetricSample[StreamCoordinators]:
-    return MetricSample(labels=(how,), read=lambda streams: streams.counters.reads[how])
-
 
 STREAM_METRICS: Sequence[MetricDeclaration[StreamCoordinators]] = (
     gauge("millstream_broker_streams", "Streams.", lambda streams: streams.count),
@@ -62,13 +58,12 @@ STREAM_METRICS: Sequence[MetricDeclaration[StreamCoordinators]] = (
         "Requests that closed a stream without appending.",
         lambda streams: streams.counters.closes,
     ),
-    MetricDeclaration(
-        name="millstream_stream_reads_total",
-        kind=MetricKind.COUNTER,
-        help="Requests that read a stream: stored data, or live by long poll or server-sent events."
-        "",
-        labels=("by",),
-        samples=tuple(map(_reads, READS)),
+    counter_by(
+        "by",
+        READS,
+        "millstream_stream_reads_total",
+        "Requests that read a stream: stored data, or live by long poll or server-sent events.",
+        lambda streams, how: streams.counters.reads[how],
     ),
     gauge(
         "millstream_stream_waiting_requests",

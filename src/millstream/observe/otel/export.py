@@ -47,7 +47,7 @@ class TelemetryExport:
         self._started_ns = time.time_ns()
         self._last_message = LastSdkMessage()
         _SDK.addHandler(self._last_message)
-        self._was_propagating, _SDK.propagate = _SDK.propagate, False
+        _SDK.propagate = False
         self._aborts: list[Callable[[], None]] = []
         """Functions that abort requests in flight."""
         self.tracer = self._make_tracer() if self._config.traces else None
@@ -144,7 +144,9 @@ class TelemetryExport:
             for abort in self._aborts:
                 abort()
         _SDK.removeHandler(self._last_message)
-        _SDK.propagate = self._was_propagating
+        # Several nodes may run in one process, and stop in any order.
+        if not any(isinstance(handler, LastSdkMessage) for handler in _SDK.handlers):
+            _SDK.propagate = True
         return is_flushed
 
 

@@ -8,7 +8,6 @@ its client decided against it.
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable
 
@@ -29,13 +28,11 @@ from opentelemetry.trace import (
 )
 
 import millstream
-from millstream.tracing import AttributeValue
+from millstream.tracing import AttributeValue, parse_trace_ids
 
 ATTRIBUTES_MAX = 32
 ATTRIBUTE_LENGTH_MAX = 256
 """Limits of a span; the servers record less than half of that."""
-
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
 class SpanTracer:
@@ -61,7 +58,9 @@ class SpanTracer:
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("millstream", millstream.__version__)
 
-    def begin(self, name: str, parent: str | None = None) -> RequestSpan | None:
+    def begin(
+        self, name: str, parent: str | None = None, *, is_outgoing: bool = False
+    ) -> RequestSpan | None:
         """Start the span of a request, or return `None` if it is not sampled."""
         client_context = None if parent is None else parse_traceparent(parent)
         if client_context is None:
@@ -72,9 +71,8 @@ class SpanTracer:
             context = set_span_in_context(NonRecordingSpan(client_context), Context())
         else:
             return None
-        return RequestSpan(
-            self._tracer, self._tracer.start_span(name, context, kind=SpanKind.SERVER)
-        )
+        kind = SpanKind.CLIENT if is_outgoing else SpanKind.SERVER
+        return RequestSpan(self._tracer, self._tracer.start_span(name, context, kind=kind))
 
     def shutdown(self) -> None:
         """Send what is left. Blocks for as long as the collector takes."""
@@ -83,16 +81,15 @@ class SpanTracer:
 
 def parse_traceparent(text: str) -> SpanContext | None:
     """Parse the header `traceparent`; return `None` if it is invalid."""
-    match = _TRACEPARENT.fullmatch(text)
-    if match is None or (match[4] and text.startswith("00")):
+    ids = parse_trace_ids(text)
+    if ids is None:
         return None
-    context = SpanContext(
-        int(match[1], 16),
-        int(match[2], 16),
+    return SpanContext(
+        int(ids.trace_id, 16),
+        int(ids.span_id, 16),
         is_remote=True,
-        trace_flags=TraceFlags(int(match[3], 16)),
+        trace_flags=TraceFlags(ids.flags),
     )
-    return context if context.is_valid else None
 
 
 class RequestSpan:
@@ -104,6 +101,12 @@ class RequestSpan:
         self._tracer = tracer
         self._span = span
         self._is_ended = False
+
+    @property
+    def traceparent(self) -> str:
+        """The `traceparent` of requests that are made on behalf of this one."""
+        context = self._span.get_span_context()
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def rename(self, name: str) -> None:
         self._span.update_name(name)

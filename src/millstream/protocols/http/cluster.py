@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -47,8 +47,8 @@ class ClusterNodeShape(Struct, kw_only=True):
     """How far its clock is ahead of that of the node that was asked; null if they are not
     connected."""
     breaker: str | None
-    """Circuit breaker for requests to it: `closed`, `open` or `half_open`; null if there was none.
-    """
+    """Circuit breaker for requests to it: `closed`, `open`, `half_open`, or `tripped` by an
+    operator; null if there was no request."""
 
 
 class ClusterAnswer(Struct, kw_only=True):
@@ -76,8 +76,8 @@ class ClusterAnswer(Struct, kw_only=True):
     """Bytes that they have still to copy."""
     problems: list[str]
     warnings: list[str]
-    """What works, and would not survive the loss of a node as operators expect: two nodes, or two
-    replicas."""
+    """What works, and needs attention: two nodes or two replicas, which do not survive the loss of
+    a node as operators expect; clocks that differ by 100 ms or more; a breaker that was tripped."""
 
 
 class FollowerShape(Struct, kw_only=True):
@@ -323,6 +323,34 @@ class ElectionsAnswer(Struct, kw_only=True):
     """Elections in all partitions of the request."""
 
     elections: list[ElectionShape]
+
+
+class BreakerBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to do with the circuit breaker for a node."""
+
+    action: Literal["trip", "reset"]
+    """`trip` sends no more requests to the node until `reset`."""
+    everywhere: bool = False
+    """Whether to do it at all live nodes, instead of the one that is asked."""
+
+
+class BreakerShape(Struct, kw_only=True):
+    """The circuit breaker that one node has for another."""
+
+    node_id: int
+    """The node that has it."""
+    breaker: str | None
+    """Its state; null if that node could not be asked."""
+    error: str | None = None
+    """Why it could not be asked."""
+
+
+class BreakersAnswer(Struct, kw_only=True):
+    """The circuit breakers for a node, at the nodes that were asked."""
+
+    node_id: int
+    """The node that requests are sent to, or not."""
+    breakers: list[BreakerShape]
 
 
 class RemoveNodeQuery(Struct, kw_only=True, forbid_unknown_fields=True):

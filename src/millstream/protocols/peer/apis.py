@@ -17,7 +17,6 @@ from millstream.protocols.peer.messages.delete_before import (
     DeleteBeforeRequest,
     DeleteBeforeResponse,
 )
-from millstream.protocols.peer.messages.epoch_end import EpochEndRequest, EpochEndResponse
 from millstream.protocols.peer.messages.fetch_batches import (
     FetchBatchesRequest,
     FetchBatchesResponse,
@@ -60,13 +59,14 @@ class PeerApi:
 _EVERY = frozenset(Purpose)
 _REPLICATION = frozenset({Purpose.REPLICATION})
 _FORWARDING = frozenset({Purpose.FORWARDING})
+_HTTP = frozenset({Purpose.FORWARDING, Purpose.ADMIN})
 _ROWS: tuple[tuple[int, type[Any], type[Any], frozenset[Purpose]], ...] = (
     (1, PingRequest, PingResponse, _EVERY),
     (2, PeerFetchRequest, PeerFetchResponse, _REPLICATION),
-    (3, EpochEndRequest, EpochEndResponse, _REPLICATION),
+    # 3 was EpochEnd: a PeerFetch tells where epochs end.
     (4, SegmentManifestRequest, SegmentManifestResponse, _REPLICATION),
     (5, SegmentChunkRequest, SegmentChunkResponse, _REPLICATION),
-    (6, ForwardRequest, ForwardResponse, _FORWARDING),
+    (6, ForwardRequest, ForwardResponse, _HTTP),
     (7, FetchBatchesRequest, FetchBatchesResponse, _FORWARDING),
     (8, WriteMarkersRequest, WriteMarkersResponse, _FORWARDING),
     (9, CommitTransactionOffsetsRequest, CommitTransactionOffsetsResponse, _FORWARDING),

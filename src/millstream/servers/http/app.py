@@ -23,7 +23,7 @@ from millstream.servers.http.console.console_files import console_pages
 from millstream.servers.http.counters import HttpCounters
 from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
 from millstream.servers.http.handlers import node, pipelines, producers, quotas, records
-from millstream.servers.http.handlers.cluster import changes, replica_segments, status
+from millstream.servers.http.handlers.cluster import breakers, changes, replica_segments, status
 from millstream.servers.http.handlers.groups import groups, offset_resets
 from millstream.servers.http.handlers.health import Health, health_operations
 from millstream.servers.http.handlers.node import NodeReport
@@ -77,6 +77,7 @@ OPERATIONS: tuple[HttpOperation, ...] = (
     *status.OPERATIONS,
     *replica_segments.OPERATIONS,
     *changes.OPERATIONS,
+    *breakers.OPERATIONS,
     *quotas.OPERATIONS,
 )
 """The operations that need a broker."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millstream.histogram import LATENCY_BUCKETS, Histogram
+from millstream.servers.frame_counters import FrameCounters
 
 LONG_POLL_APIS = frozenset({"Fetch", "JoinGroup", "SyncGroup"})
 """APIs whose requests may wait on purpose: their duration says nothing about the node."""
@@ -31,14 +32,9 @@ class RequestCounter:
 
 
 @dataclass(slots=True)
-class KafkaCounters:
-    """Running totals of all connections."""
+class KafkaCounters(FrameCounters):
+    """Running totals of all connections of clients."""
 
-    accepted: int = 0
-    refused: int = 0
-    closed_by_us: int = 0
-    received_bytes: int = 0
-    sent_bytes: int = 0
     throttled: int = 0
     throttle_seconds: float = 0.0
     requests: dict[str, RequestCounter] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from millstream.servers.kafka.request_context import RequestContext
 from millstream.servers.kafka.response_memory import ResponseMemory
 from millstream.servers.kafka.spans import describe_topics
 from millstream.storage.disk.background_tasks import BackgroundTasks
-from millstream.tracing import Tracer
+from millstream.tracing import Tracer, traced_as
 
 if TYPE_CHECKING:
     from millstream.servers.kafka.kafka_protocol import KafkaProtocol
@@ -130,8 +130,17 @@ class Dispatcher:
             pending.release()
         if pending.span is not None:
             describe_topics(pending.span, request)
+        if pending.span is None:
+            self._run(connection, pending, handler, request)
+        else:
+            with traced_as(pending.span.traceparent):
+                self._run(connection, pending, handler, request)
+
+    def _run(
+        self, connection: KafkaProtocol, pending: PendingRequest, handler: Handler, request: Any
+    ) -> None:
         try:
-            result = handler(request, context)
+            result = handler(request, pending.context)
         except Exception:  # noqa: BLE001 - an internal error ends one connection, not the node.
             pending.fail()
             return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.errors import UNKNOWN_OUTCOMES
+from millstream.servers.frame_counters import FrameCounters
 
 REQUEST_OUTCOMES = ("answered", "refused", "late", "cancelled", "failed")
 """How a request can end: with a response; with an error that says that nothing was done; by its
@@ -40,18 +41,12 @@ def _outcome_of(code: PeerErrorCode) -> str:
 
 
 @dataclass(slots=True)
-class PeerServerCounters:
+class PeerServerCounters(FrameCounters):
     """Running totals of all connections of peers."""
 
-    accepted: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    """Connections that exceeded a limit, or got no TLS session, by reason."""
     handshakes: int = 0
     refused_handshakes: Counter[PeerErrorCode] = field(default_factory=Counter)
     nonsense: int = 0
     """Connections that were closed because of bytes that no peer sends."""
-    closed_by_us: int = 0
-    received_bytes: int = 0
-    sent_bytes: int = 0
     requests: dict[str, PeerRequestCounter] = field(default_factory=dict)
     """By name of the API."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from millstream.clock import Clock
@@ -19,14 +18,13 @@ from millstream.protocols.peer.messages.ping import PingRequest, PingResponse
 from millstream.servers.acceptor import Acceptor
 from millstream.servers.block_pool import BlockPool
 from millstream.servers.connection_set import ConnectionSet
+from millstream.servers.frame_listener import FrameListener
 from millstream.servers.peer.counters import PeerRequestCounter, PeerServerCounters
 from millstream.servers.peer.peer_context import ConnectingPeer
 from millstream.servers.peer.peer_protocol import PeerProtocol
 from millstream.servers.peer.pending_call import PeerHandler
 from millstream.storage.disk.background_tasks import BackgroundTasks
-
-SWEEP_SECONDS_MAX = 1.0
-"""Longest interval at which deadlines are checked."""
+from millstream.tracing import Tracer
 
 Authorize = Callable[[ConnectingPeer], PeerErrorCode]
 """Decides whether a node of the right cluster may connect: whether its id is registered, with this
@@ -35,8 +33,11 @@ incarnation (`UNKNOWN_NODE`, `DUPLICATE_NODE`), and whether the certificate is i
 """
 
 
-class PeerListener:
+class PeerListener(FrameListener[PeerProtocol]):
     """The listener of the peer server of a node."""
+
+    config: PeerConfig
+    counters: PeerServerCounters
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class PeerListener:
         config: PeerConfig | None = None,
         ssl_context: ssl.SSLContext | None = None,
         is_insecure: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         """Create a listener that does not listen yet.
 
@@ -65,22 +67,22 @@ class PeerListener:
         """Handlers of requests, by the class of the request."""
         self.slow: set[PeerProtocol] = set()
         """Connections whose peers do not read as fast as responses are sent."""
-        self.is_draining = False
+        self.tracer = tracer
         self._authorize = authorize
         self._clock = clock
         self._hlc = hlc
         self._is_mutual = ssl_context is not None and ssl_context.verify_mode is ssl.CERT_REQUIRED
         self._is_insecure = is_insecure
-        self._connections: ConnectionSet[PeerProtocol] = ConnectionSet()
-        self._acceptor = Acceptor(
+        connections: ConnectionSet[PeerProtocol] = ConnectionSet()
+        acceptor = Acceptor(
             self.config,
-            self._connections,
+            connections,
             lambda: PeerProtocol(self),
             on_refused=self._note_refused,
             ssl_context=ssl_context,
             ssl_seconds_max=self.config.handshake_ms_max / 1000,
         )
-        self._sweep: asyncio.TimerHandle | None = None
+        super().__init__(connections, acceptor)
 
     def serve(self, request: type[Any], handler: PeerHandler) -> None:
         """Let `handler` process requests of this class."""
@@ -98,43 +100,20 @@ class PeerListener:
                 " TLS (cluster.peer_ca_file, cluster.peer_cert_file, cluster.peer_key_file), or has"
                 " to be allowed with --insecure"
             )
-        bound_port = await self._acceptor.listen(host, port)
-        self._sweep_later()
-        return bound_port
+        return await super().listen(host, port)
 
     def use_tls(self, context: ssl.SSLContext) -> None:
         """Use another context for new connections: certificates have changed."""
         self._acceptor.use_tls(context)
 
-    @property
-    def connections(self) -> Iterable[PeerProtocol]:
-        """The open connections."""
-        return self._connections
-
-    @property
-    def connection_count(self) -> int:
-        return len(self._connections)
-
     def unsent_bytes(self) -> int:
         """Return the bytes of responses that wait to be read by peers, about."""
         return sum(connection.unsent_bytes for connection in self.slow)
 
-    def admit(self, connection: PeerProtocol) -> bool:
-        """Return whether one more connection is allowed, and count it if so."""
-        if self.is_draining:
-            self._note_refused("draining")
-            return False
-        self._connections.add(connection, connection.address)
-        self.counters.accepted += 1
-        return True
-
-    def discard(self, connection: PeerProtocol) -> None:
+    def forget(self, connection: PeerProtocol) -> None:
         """Remove a connection that has ended."""
-        self._connections.discard(connection)
+        super().forget(connection)
         self.slow.discard(connection)
-
-    def _note_refused(self, reason: str) -> None:
-        self.counters.refused[reason] += 1
 
     def check_handshake(
         self, request: HandshakeRequest, address: str, certificate_names: tuple[str, ...]
@@ -191,27 +170,7 @@ class PeerListener:
         """Take note of the timestamp of a peer; return how far it is ahead, in milliseconds."""
         return self._hlc.observe(hlc, self._clock.wall_ms())
 
-    def _sweep_later(self) -> None:
-        config = self.config
-        shortest_ms = min(
-            config.handshake_ms_max, config.request_ms_max, config.idle_ms_max, config.output_ms_max
-        )
-        seconds = min(SWEEP_SECONDS_MAX, shortest_ms / 4000)
-        self._sweep = asyncio.get_running_loop().call_later(seconds, self._check_deadlines)
-
-    def _check_deadlines(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for connection in list(self._connections):
-            connection.check_deadlines(now)
-        self._sweep_later()
-
     # Stopping.
-
-    def stop_accepting(self) -> None:
-        """Accept no more connections."""
-        self._acceptor.stop()
-        if self._sweep is not None:
-            self._sweep.cancel()
 
     async def drain(self) -> None:
         """Start no more requests, and wait until the peers have closed their connections.
@@ -224,13 +183,6 @@ class PeerListener:
         for connection in list(self._connections):
             connection.go_away()
         await self._connections.wait_until_none()
-
-    def abort(self) -> None:
-        """Close all connections at once."""
-        self.is_draining = True
-        self.stop_accepting()
-        for connection in list(self._connections):
-            connection.close("the node stops")
 
 
 def _ping(request: PingRequest, _context: object) -> PingResponse:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from millstream.errors import MalformedRequest, UnsupportedVersion
 from millstream.protocols.kafka.codec.message import decode
 from millstream.protocols.kafka.codec.primitives import Buffer
-from millstream.protocols.peer.apis import ANNOUNCED, PEER_APIS
+from millstream.protocols.peer.apis import ANNOUNCED, PEER_APIS, PeerApi
 from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.frame import (
     FrameHeader,
@@ -34,12 +34,16 @@ from millstream.protocols.peer.handshake import (
     decode_handshake_request,
     encode_handshake,
 )
+from millstream.protocols.peer.messages.forward import ForwardRequest
 from millstream.servers.block_pool import ReceiveBlock
+from millstream.servers.frame_connection import FrameConnection
 from millstream.servers.frame_receiver import FrameReceiver
 from millstream.servers.peer.peer_context import ConnectingPeer, PeerContext
 from millstream.servers.peer.pending_call import PendingCall
+from millstream.tracing import Span, traced_as
 
 if TYPE_CHECKING:
+    from millstream.config.schema import PeerConfig
     from millstream.servers.peer.listener import PeerListener
 
 logger = logging.getLogger(__name__)
@@ -47,93 +51,56 @@ logger = logging.getLogger(__name__)
 TURN_FRAMES_MAX = 64
 """Frames of one connection that are processed in one turn of the loop."""
 
-WRITE_BUFFER_BYTES = 256 * 1024
-"""Bytes that may wait for the socket before no more of the peer's requests are read."""
 
-
-class PeerProtocol(asyncio.BufferedProtocol):
+class PeerProtocol(FrameConnection):
     """The protocol of one connection. Runs on the event loop."""
 
+    FIRST_REQUEST = "handshake"
+    UNSENT_BYTES_MAX = 256 * 1024
+
+    _listener: PeerListener
+    _config: PeerConfig
+
     def __init__(self, listener: PeerListener) -> None:
-        self._listener = listener
-        self._config = listener.config
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
         # Until its handshake, a connection may cost no more than that.
-        self._receiver = FrameReceiver(listener.blocks, frame_size_max=HANDSHAKE_SIZE_MAX)
+        receiver = FrameReceiver(listener.blocks, frame_size_max=HANDSHAKE_SIZE_MAX)
+        super().__init__(listener, receiver)
         self._calls: dict[int, PendingCall] = {}
-        self._is_reading = True
         self._writable: asyncio.Future[None] | None = None
         """Set while the peer does not read its responses."""
-        self._is_waiting_for_memory = False
         self._is_scheduled = False
-        self._is_closing = False
         self.tasks = listener.tasks
-        self.address = ""
         self.peer: ConnectingPeer | None = None
         """None until the handshake."""
-        self._connected_at = self._active_at = self._loop.time()
-        self._frame_started_at: float | None = None
-        self._stalled_since = 0.0
-        self._unsent_bytes = 0
 
     # The connection.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the connection, or close it if the node stops."""
-        self._transport = transport = cast("asyncio.Transport", transport)
-        name = transport.get_extra_info("peername")
-        self.address = str(name[0]) if name else ""
-        if not self._listener.admit(self):
-            self._is_closing = True
-            transport.abort()
-            return
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=0)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's.
+    def connection_lost(self, exc: Exception | None) -> None:
         """Release everything, and stop the work for this peer."""
-        self._is_closing = True
-        self._listener.discard(self)
-        self._receiver.close()
+        super().connection_lost(exc)
         self._set_writable()
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.drop()
-
-    def close(self, reason: str) -> None:
-        """Close the connection at once."""
-        if self._is_closing or self._transport is None:
-            return
-        self._is_closing = True
-        logger.info("%s: closed: %s", self._name(), reason)
-        self._listener.counters.closed_by_us += 1
-        self._transport.abort()
 
     def _close_nonsense(self, error: Exception) -> None:
         if not self._is_closing:
             self._listener.counters.nonsense += 1
             self.close(str(error))
 
-    def _name(self) -> str:
+    @property
+    def name(self) -> str:
+        """The peer, for the log."""
         if self.peer is None:
-            return self.address
-        return f"node {self.peer.identity.node_id} at {self.address}"
+            return self.host
+        return f"node {self.peer.identity.node_id} at {self.host}"
 
     @property
-    def call_count(self) -> int:
+    def request_count(self) -> int:
         """Number of requests in flight."""
         return len(self._calls)
 
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of responses that the socket has not taken."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
     # Reading.
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's.
-        """Return the memory for the next bytes."""
-        return self._receiver.space()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process bytes that have arrived."""
@@ -146,16 +113,12 @@ class PeerProtocol(asyncio.BufferedProtocol):
             self._close_nonsense(error)
             return
         if self._receiver.has_backlog:
-            self._active_at = self._loop.time()
+            self.active_at = self._loop.time()
             self._frame_started_at = None
             self._process_backlog()
         elif self._frame_started_at is None:
             self._frame_started_at = self._loop.time()
         self._update_flow_control()
-
-    def eof_received(self) -> bool:
-        """Close when the peer closes its side."""
-        return False
 
     def _process_backlog(self) -> None:
         """Process frames, and leave those beyond a limit to a later turn of the loop."""
@@ -193,29 +156,8 @@ class PeerProtocol(asyncio.BufferedProtocol):
                 self._process_backlog()
             self._update_flow_control()
 
-    def _update_flow_control(self) -> None:
-        """Pause or resume reading, depending on memory and on what waits to be read."""
-        if self._is_closing or self._transport is None:
-            return
-        may_read = not self._receiver.has_backlog and self._writable is None and self._has_memory()
-        if may_read and not self._is_reading:
-            self._is_reading = True
-            self._transport.resume_reading()
-        elif not may_read and self._is_reading:
-            self._is_reading = False
-            self._transport.pause_reading()
-
-    def _has_memory(self) -> bool:
-        if self._receiver.has_capacity():
-            return True
-        if not self._is_waiting_for_memory:
-            self._is_waiting_for_memory = True
-            self._listener.blocks.when_free(self._memory_freed)
-        return False
-
-    def _memory_freed(self) -> None:
-        self._is_waiting_for_memory = False
-        self._loop.call_soon(self._update_flow_control)
+    def _may_read(self) -> bool:
+        return self._writable is None
 
     # Frames.
 
@@ -279,8 +221,27 @@ class PeerProtocol(asyncio.BufferedProtocol):
                 header.hlc,
                 header.traceparent,
             )
-            call.run(handler, request, context)
+            if header.traceparent is None:
+                call.run(handler, request, context)
+            else:
+                call.span = self._begin_span(api, peer, header.traceparent)
+                span = call.span
+                with traced_as(header.traceparent if span is None else span.traceparent):
+                    call.run(handler, request, context)
         return True
+
+    def _begin_span(self, api: PeerApi, peer: ConnectingPeer, traceparent: str) -> Span | None:
+        """Begin the span of a request whose caller is traced.
+
+        A forwarded HTTP request gets the span that all HTTP requests have.
+        """
+        tracer = self._listener.tracer
+        if tracer is None or api.request is ForwardRequest:
+            return None
+        span = tracer.begin(f"Peer {api.name}", traceparent)
+        if span is not None:
+            span.set_attribute("millstream.peer.node", peer.identity.node_id)
+        return span
 
     def _refusal_of(self, header: FrameHeader) -> tuple[PeerErrorCode, str] | None:
         """Return why a request is not started, if it is not."""
@@ -306,11 +267,12 @@ class PeerProtocol(asyncio.BufferedProtocol):
         except UnsupportedVersion as error:
             self._refuse_handshake(PeerErrorCode.UNSUPPORTED_VERSION, str(error))
             return
-        peer, code, text = self._listener.check_handshake(request, self.address, self._names())
+        peer, code, text = self._listener.check_handshake(request, self.host, self._names())
         if code is not PeerErrorCode.NONE:
             self._refuse_handshake(code, text)
             return
         self.peer = peer
+        self._has_sent_request = True
         peer.drift_ms = self._listener.observe(request.hlc)
         self._receiver.frame_size_max = self._config.request_size_max
         self._listener.counters.handshakes += 1
@@ -328,7 +290,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
     def _refuse_handshake(self, code: PeerErrorCode, text: str) -> None:
         """Say why, and nothing of the cluster, to one who may not belong to it."""
         assert self._transport is not None
-        logger.warning("%s: handshake refused: %s: %s", self.address, code.name, text)
+        logger.warning("%s: handshake refused: %s: %s", self.host, code.name, text)
         self._listener.counters.refused_handshakes[code] += 1
         self.send([encode_handshake(HandshakeResponse(error_code=code, error_message=text))])
         self._is_closing = True
@@ -352,7 +314,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
     def forget(self, correlation_id: int) -> None:
         """Remove a request that has ended."""
         self._calls.pop(correlation_id, None)
-        self._active_at = self._loop.time()
+        self.active_at = self._loop.time()
 
     def send(self, parts: list[Buffer]) -> None:
         """Send a frame. Its buffers are not copied."""
@@ -367,13 +329,13 @@ class PeerProtocol(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Read no more requests: the peer does not read its responses."""
         self._writable = self._loop.create_future()
-        self._stalled_since = self._loop.time()
-        self._unsent_bytes = self.unsent_bytes
+        super().pause_writing()
         self._listener.slow.add(self)
         self._update_flow_control()
 
     def resume_writing(self) -> None:
         """Continue: the peer reads again."""
+        super().resume_writing()
         self._set_writable()
         self._listener.slow.discard(self)
         self._continue()
@@ -394,24 +356,3 @@ class PeerProtocol(asyncio.BufferedProtocol):
             self.close("the node stops")
         else:
             self.send(encode_frame(FrameHeader(FrameKind.GOING_AWAY, 0, hlc=self.timestamp())))
-
-    # Deadlines.
-
-    def check_deadlines(self, now: float) -> None:
-        """Close the connection if one of its deadlines has passed."""
-        config = self._config
-        if self.peer is None:
-            if now - self._connected_at > config.handshake_ms_max / 1000:
-                self.close(f"no handshake within {config.handshake_ms_max} ms of connecting")
-        elif self._writable is not None:
-            unsent_bytes = self.unsent_bytes
-            if unsent_bytes < self._unsent_bytes:
-                self._stalled_since = now
-            self._unsent_bytes = unsent_bytes
-            if now - self._stalled_since > config.output_ms_max / 1000:
-                self.close(f"read nothing for {config.output_ms_max} ms while responses wait")
-        elif self._frame_started_at is not None:
-            if now - self._frame_started_at > config.request_ms_max / 1000:
-                self.close(f"a request took longer than {config.request_ms_max} ms to arrive")
-        elif not self._calls and now - self._active_at > config.idle_ms_max / 1000:
-            self.close(f"no request for {config.idle_ms_max} ms")

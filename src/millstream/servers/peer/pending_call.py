@@ -36,6 +36,7 @@ from millstream.servers.block_pool import ReceiveBlock
 from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.peer.counters import PeerRequestCounter
 from millstream.servers.peer.peer_context import PeerContext
+from millstream.tracing import Span
 
 if TYPE_CHECKING:
     from millstream.servers.peer.peer_protocol import PeerProtocol
@@ -71,6 +72,7 @@ class PendingCall:
         "_timer",
         "api",
         "is_done",
+        "span",
     )
 
     def __init__(
@@ -93,6 +95,8 @@ class PendingCall:
         self._credit = STREAM_WINDOW_BYTES
         self._credited: asyncio.Future[None] | None = None
         self.api = api
+        self.span: Span | None = None
+        """Set if the caller is traced, and this node records that."""
         self.is_done = False
         """Whether the last frame was sent, or nobody waits for it."""
 
@@ -111,7 +115,7 @@ class PendingCall:
             self._fail()
             return
         if type(result) is CoroutineType:
-            self._start(self._await(result), context)
+            self._start(self._await(result), context, result)
         elif isinstance(result, AsyncIterator):
             self._start(self._stream(result), context)
         elif type(result) is DeferredResponse:
@@ -121,9 +125,24 @@ class PendingCall:
         else:
             self.answer(result)
 
-    def _start(self, work: Coroutine[Any, Any, None], context: PeerContext) -> None:
+    def _start(
+        self,
+        work: Coroutine[Any, Any, None],
+        context: PeerContext,
+        awaited: Coroutine[Any, Any, Any] | None = None,
+    ) -> None:
+        """Run `work` as a task; `awaited` is what it awaits."""
         self._set_timer(context)
         self._task = self._connection.tasks.start(self._supervise(work))
+
+        def end(_: object) -> None:
+            # If the task was cancelled before it ran, nothing of this has happened yet.
+            work.close()
+            if awaited is not None:
+                awaited.close()
+            self._release()
+
+        self._task.add_done_callback(end)
 
     def _set_timer(self, context: PeerContext) -> None:
         if not self.is_done:
@@ -239,6 +258,9 @@ class PendingCall:
     def _end(self, code: PeerErrorCode) -> None:
         self.is_done = True
         self._counter.record(code, time.perf_counter() - self._started_at)
+        if self.span is not None:
+            is_ours = code in (PeerErrorCode.UNKNOWN_SERVER_ERROR, PeerErrorCode.DEADLINE_EXCEEDED)
+            self.span.end(code.name if is_ours else None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

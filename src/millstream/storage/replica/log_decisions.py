@@ -285,6 +285,10 @@ class LogDecisions:
 
     def _end_applying(self, _: asyncio.Task[None]) -> None:
         self._applying = None
+        # Something may have been committed after the task had looked for the last time: `commit`
+        # found it still running. After a failure, the next commit tries again.
+        if self._has_committed and not self._last_error:
+            self.commit()
 
     async def settle(self) -> None:
         """Return when everything that is committed by now is applied; raise if that fails."""
@@ -314,7 +318,7 @@ class LogDecisions:
             found = self._pending[0]
             try:
                 count = await self._context.metadata_file.run_exclusive(self._apply(found))
-            except (MillstreamError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - it is logged, and told to who waits.
                 self._fail(found, error)
                 return
             self._last_error = ""
@@ -332,6 +336,7 @@ class LogDecisions:
             logger.error(
                 "%s: the decision at offset %d could not be applied: %s",
                 *(self._context.name, found.offset, error),
+                exc_info=None if isinstance(error, (MillstreamError, OSError)) else error,
             )
         self._last_error = str(error) or type(error).__name__
         self._context.counters.decision_failures += 1

@@ -112,6 +112,7 @@ class LogReplication:
             decisions=decisions,
             now_ms=now_ms,
             go_offline=go_offline,
+            offline=offline,
             on_repair=on_repair,
         )
         """Repair by whole segments: manifest, parts, quarantine."""

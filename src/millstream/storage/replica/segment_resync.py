@@ -29,6 +29,7 @@ from millstream.errors import (
     ReplicaMismatch,
     RequestError,
     StorageFailed,
+    Unavailable,
 )
 from millstream.records.batch import Bytes
 from millstream.storage.append.active_segments import ActiveSegments
@@ -111,6 +112,7 @@ class SegmentResync:
         decisions: LogDecisions,
         now_ms: Callable[[], int],
         go_offline: Callable[[Exception], None],
+        offline: Callable[[], Exception | None],
         on_repair: Callable[[int, int], None],
     ) -> None:
         self._context = context
@@ -121,6 +123,7 @@ class SegmentResync:
         self._decisions = decisions
         self._now_ms = now_ms
         self._go_offline = go_offline
+        self._offline = offline
         self._on_repair = on_repair
 
     @property
@@ -194,6 +197,10 @@ class SegmentResync:
             return self._log_directory.filesystem.size(self._part_path(wanted))
         except FileNotFoundError:
             return 0
+        except OSError as error:
+            raise StorageFailed(
+                f"{self._context.name}: the part cannot be read: {error}"
+            ) from error
 
     async def write_part(self, wanted: ManifestSegment, position: int, data: Bytes) -> int:
         """Add fetched bytes to a part, and return its size. Not durable before it is installed."""
@@ -250,7 +257,8 @@ class SegmentResync:
 
         It continues the log, or replaces what the log has, or has lost, in its range. Raises
         `CorruptFile` if it is not what the manifest says, and then removes the part, and
-        `ReplicaMismatch` if it does not fit between the segments of the log.
+        `ReplicaMismatch` if it does not fit between the segments of the log. If the disk fails, the
+        log is offline, and why is raised.
         """
         scanned = await self._run(partial(self._verify, wanted), "the part cannot be read")
         async with self._cleaner.interrupted():
@@ -286,6 +294,9 @@ class SegmentResync:
         if self._queue.pending:
             raise Busy(f"{self._context.name}: slices are pending")
         await self._segments.pause_until(self._put(wanted, scanned))
+        # Whether it is part of the log is not known then: who asked must not count on it.
+        if (offline := self._offline()) is not None:
+            raise offline
 
     async def _put(self, wanted: ManifestSegment, scanned: SegmentScan) -> None:
         context = self._context
@@ -296,7 +307,7 @@ class SegmentResync:
         if is_tail:
             await self._finish_last()
         if self._commit.is_stopped:
-            return
+            raise self._offline() or Unavailable(f"{context.name} is being closed")
         self._check_fit(wanted, is_tail=is_tail)
         on_disk, generation = await self._run(
             partial(self._plan, wanted, is_tail=is_tail), "files cannot be read"

@@ -1,18 +1,37 @@
-"""A file system whose N-th call fails."""
+"""A file system whose N-th call fails, or those that somebody else decides on."""
 
 from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from millstream.records.batch import Bytes
 from millstream.storage.disk.filesystem import File, Filesystem, Lock
-from millstream.testing.disk.fault import Call, Fault
+from millstream.testing.disk.fault import Call, Fault, FaultKind
 from millstream.testing.disk.recording_filesystem import RecordingFile
 
 T = TypeVar("T")
+
+
+class CallFaults(ABC):
+    """Decides which calls of a file system and its files fail. Called from several threads."""
+
+    kind: FaultKind = "error"
+    made: Sequence[Call] = ()
+    """Every call so far, if they are recorded."""
+
+    @abstractmethod
+    def strike(self, name: str, path: str) -> OSError | None:
+        """Take note of a call, and return its error if it has to fail."""
+
+    def run(self, name: str, path: str, call: Callable[[], T]) -> T:
+        """Make a call, unless it has to fail."""
+        if (error := self.strike(name, path)) is not None:
+            raise error
+        return call()
 
 
 class FaultyFilesystem:
@@ -23,9 +42,9 @@ class FaultyFilesystem:
     `SimulatedFilesystem`, no later sync makes the same changes durable.
     """
 
-    def __init__(self, inner: Filesystem, fault: Fault) -> None:
+    def __init__(self, inner: Filesystem, fault: Fault | CallFaults) -> None:
         self._inner = inner
-        self._calls = _Calls(fault)
+        self._calls = _CountedCalls(fault) if isinstance(fault, Fault) else fault
 
     @property
     def calls(self) -> Sequence[Call]:
@@ -95,7 +114,7 @@ class FaultyFilesystem:
 class FaultyFile:
     """An open file of a `FaultyFilesystem`."""
 
-    def __init__(self, inner: File, path: str, calls: _Calls) -> None:
+    def __init__(self, inner: File, path: str, calls: CallFaults) -> None:
         self._inner = inner
         self._path = path
         self._calls = calls
@@ -120,7 +139,7 @@ class FaultyFile:
             return self._inner.write_at(position, pieces)
         data = b"".join(pieces)
         written = self._inner.write_at(position, [data[: (len(data) + 1) // 2]])
-        if self._calls.fault.kind == "error":
+        if self._calls.kind == "error":
             raise error
         return written
 
@@ -155,25 +174,22 @@ class FaultyFile:
         return self._calls.run(name, self._path, call)
 
 
-class _Calls:
-    """Counts the calls of one file system and its files. Thread-safe."""
+class _CountedCalls(CallFaults):
+    """Counts the calls of one file system and its files, for a `Fault`."""
 
     def __init__(self, fault: Fault) -> None:
-        self.fault = fault
-        self.made: list[Call] = []
+        self.kind = fault.kind
+        self._fault = fault
+        self._made: list[Call] = []
+        self.made = self._made
         self._lock = threading.Lock()
-
-    def run(self, name: str, path: str, call: Callable[[], T]) -> T:
-        if (error := self.strike(name, path)) is not None:
-            raise error
-        return call()
 
     def strike(self, name: str, path: str) -> OSError | None:
         """Count a call, and return its error if it has to fail."""
         call = Call(name, path)
         with self._lock:
-            self.made.append(call)
-            if not self.fault.strikes(call):
+            self._made.append(call)
+            if not self._fault.strikes(call):
                 return None
-        code = self.fault.error
+        code = self._fault.error
         return OSError(code, os.strerror(code), path)

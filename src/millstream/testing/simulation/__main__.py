@@ -3,6 +3,7 @@
 python -m millstream.testing.simulation --seed 17 --verbose   replay one seed
 python -m millstream.testing.simulation --seeds 0-99999       run many
 python -m millstream.testing.simulation --explore 2/2/4       records / epochs / versions
+python -m millstream.testing.simulation --explore 2/2/4 --record-losses 1
 """
 
 from __future__ import annotations
@@ -26,11 +27,33 @@ def main() -> int:
     parser.add_argument("--seeds", help="Run seeds FIRST-LAST.")
     parser.add_argument("--explore", help="Explore RECORDS/EPOCHS/VERSIONS.")
     parser.add_argument("--crashes", type=int, default=1, help="Crashes to explore. Default: 1.")
+    parser.add_argument(
+        "--record-losses",
+        type=int,
+        default=0,
+        help="Nodes that lose records when they crash, and say so when they start. Default: 0.",
+    )
+    parser.add_argument(
+        "--end-losses",
+        type=int,
+        default=0,
+        help="Followers that find while they run that their last records are lost. Default: 0.",
+    )
     parser.add_argument("--verbose", action="store_true", help="Print the events of the seed.")
     options = parser.parse_args()
     try:
         if options.explore is not None:
-            return _explore(options.explore, options.crashes)
+            records, epochs, versions = (int(number) for number in options.explore.split("/"))
+            return _explore(
+                Bounds(
+                    records,
+                    epochs,
+                    versions,
+                    crashes=options.crashes,
+                    record_losses=options.record_losses,
+                    end_losses=options.end_losses,
+                )
+            )
         if options.seed is not None:
             return _replay(options.seed, is_verbose=options.verbose)
         if options.seeds is not None:
@@ -67,11 +90,10 @@ def _run(seeds: str) -> int:
     return 1 if failed else 0
 
 
-def _explore(bounds: str, crashes: int) -> int:
-    records, epochs, versions = (int(number) for number in bounds.split("/"))
+def _explore(bounds: Bounds) -> int:
     started = time.process_time()
     try:
-        result = Explorer(Bounds(records, epochs, versions, crashes=crashes)).run()
+        result = Explorer(bounds).run()
     except Violation as violation:
         _print(f"VIOLATION {violation}")
         return 1

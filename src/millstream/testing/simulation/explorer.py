@@ -10,14 +10,17 @@ could make.
 Some events are left out because others have the same effect in a different order:
 
 -   A node that crashes loses its registration at once. While it is down, it does nothing; what the
-    others do before its lease expires, they could have done before it crashed.
+    others do before its lease expires, they could have done before it crashed. A node that loses
+    records (`record_losses`) keeps its registration, because it says so before it starts.
 -   The belief of a leader in its lease ends when the lease expires, which is the last moment.
 -   A fetch arrives when it is sent, and its answer, if it arrives, at once. With `late_fetches` one
     fetch of the whole cluster may be late: it arrives later, and its answer is ignored.
 -   A proposal that cannot take effect any more is forgotten. A leader learns that its proposal was
     applied as it learns any new state. It never waits for an answer: waiting would only keep it
     from making the next proposal.
--   A follower does not look at the ISR, so it learns only states with another leader epoch.
+-   A follower does not look at the ISR, so it learns only states with another leader epoch. Its
+    fetches name the newest state, whatever it knows: that allows its leader most. With `end_losses`
+    it learns all states, and its fetches name what it knows.
 -   A follower syncs what it writes at once, unless `has_unsynced_followers`: that it lost a record
     which was not synced is the same as an answer that was lost, and it tells nobody before.
 -   A follower does not know the high watermark, unless `has_follower_high_watermarks`: as leader it
@@ -32,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -40,6 +44,13 @@ from millstream.cluster.controller import ClusterNode
 from millstream.cluster.isr import IsrChangeLimiter, IsrPolicy, next_isr
 from millstream.cluster.leader import UNAVAILABLE, LeaderReplica
 from millstream.cluster.lease import LeaseBelief
+from millstream.cluster.repair import (
+    RepairStep,
+    ReplicaCondition,
+    disown_step,
+    disowning,
+    next_repair,
+)
 from millstream.cluster.replica_fetch import ReplicaFetch
 from millstream.cluster.replication_state import IsrMember, Proposal, ReplicationState
 from millstream.testing.simulation.replica import SimulatedLog, SimulatedReplica
@@ -70,6 +81,7 @@ _COMPOSED = tuple(
 _POLICY = IsrPolicy(good_fetches_min=0)
 _LIMITER = IsrChangeLimiter()
 _MAX = (1 << 62, 0, 0)
+_ANY_REVISION = 1 << 62
 _NOW = 0.0
 _TTL = 1.0
 
@@ -87,6 +99,10 @@ class Bounds:
     has_unsynced_followers: bool = False
     has_follower_high_watermarks: bool = False
     disk_losses: int = 0
+    record_losses: int = 0
+    """Nodes that lose records of this partition when they crash, and notice it when they start."""
+    end_losses: int = 0
+    """Followers that find while they run that their last records are lost."""
     hand_overs: int = 0
     min_insync: int = 2
     states_max: int | None = None
@@ -119,6 +135,8 @@ class _State(NamedTuple):
     """The greatest end of the log that a reader was told."""
     appended: int = 0
     disk_losses: int = 0
+    record_losses: int = 0
+    end_losses: int = 0
     hand_overs: int = 0
 
 
@@ -131,21 +149,22 @@ class _Facts:
 
     __slots__ = ("choices", "knows", "node", "registered", "replica")
 
-    def __init__(self, replica: SimulatedReplica) -> None:
+    def __init__(self, replica: SimulatedReplica, *, has_revisions: bool) -> None:
         self.replica = replica
-        is_registered = replica.is_alive and replica.lease.is_valid(_NOW)
+        is_registered = replica.lease.is_valid(_NOW)
         self.registered = replica.broker_epoch if is_registered else 0
         self.node = (
             ClusterNode(replica.node, replica.broker_epoch, int(replica.tokens[-1]))
             if is_registered
             else None
         )
-        self.knows: tuple[bool, int] | None = None
-        """Whether it leads, and the newest revision or else the newest epoch that it knows."""
+        self.knows: tuple[bool, int, int] | None = None
+        """Whether it leads, and the newest epoch and revision that it knows, if they matter."""
         if replica.leader is not None:
-            self.knows = (True, replica.leader.state.revision)
+            self.knows = (True, 0, replica.leader.state.revision)
         elif replica.follower is not None:
-            self.knows = (False, replica.follower.leader_epoch)
+            revision = replica.follower.revision if has_revisions else 0
+            self.knows = (False, replica.follower.leader_epoch, revision)
         self.choices: tuple[tuple[IsrMember, ...], ...] | None = None
 
 
@@ -187,7 +206,10 @@ class Explorer:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self._replicas = _Table(relabeled_replica, freeze)
+        self._has_revisions = bounds.end_losses > 0
+        self._replicas = _Table(
+            relabeled_replica, partial(freeze, has_revisions=self._has_revisions)
+        )
         self._versions = _Table(relabeled_versions, _itself)
         self._proposals = _Table(relabeled_proposals, _itself)
         self._late = _Table(relabeled_late, _itself)
@@ -258,7 +280,9 @@ class Explorer:
             known.append(None)
         facts = known[number]
         if facts is None:
-            facts = known[number] = _Facts(self._replicas.values[number])
+            facts = known[number] = _Facts(
+                self._replicas.values[number], has_revisions=self._has_revisions
+            )
         return facts
 
     def _do(
@@ -314,15 +338,18 @@ class Explorer:
             yield from self._node_steps(state, index, replica)
             if replica.leader is not None:
                 yield from self._leader_steps(state, index, replica.leader)
+            elif replica.lacks_records:
+                yield from self._repair_steps(state, index, replica)
             elif replica.follower is not None:
                 yield from self._fetch_steps(state, index, replica)
+                yield from self._end_loss_steps(state, index, replica)
             if crashes < self.bounds.crashes:
                 yield from self._crash_steps(state, index, replica)
         yield from self._store_steps(state)
 
     def _node_steps(self, state: _State, index: int, replica: SimulatedReplica) -> Iterator[_Step]:
         versions = self._versions.values[state.versions]
-        newer = _next_version(versions, replica)
+        newer = next(iter(self._unlearned(versions, replica)), None)
         if newer is not None:
             after, _ = self._do(state[index], ("learn", newer), lambda one: _learn(one, newer))
             yield (
@@ -403,8 +430,10 @@ class Explorer:
         if sent is None:
             return
         to, fetch = sent
-        if self.bounds.late_fetches and self._late.values[state.late] != sent:
-            late = state._replace(late=self._late.add(sent))
+        if not self._has_revisions:
+            fetch = fetch._replace(revision=_ANY_REVISION)
+        if self.bounds.late_fetches and self._late.values[state.late] != (to, fetch):
+            late = state._replace(late=self._late.add((to, fetch)))
             yield ("a fetch of node {} is late: {}", replica.node, fetch), late
         leader = self._replicas.values[state[to - 1]]
         if leader.leader is None:
@@ -423,6 +452,44 @@ class Explorer:
         if cut is not None:
             _check_cut(replica, cut.offset, self._logs.values[state.committed])
         yield (f"{name}: {{}}", *names, answer), self._with(arrived, index, after)
+
+    def _end_loss_steps(
+        self, state: _State, index: int, replica: SimulatedReplica
+    ) -> Iterator[_Step]:
+        if replica.log and state.end_losses < self.bounds.end_losses:
+            lost = state._replace(end_losses=state.end_losses + 1)
+            after, _ = self._do(state[index], "lose end", _lose_end)
+            name = ("node {} finds that its last records are lost", replica.node)
+            yield name, self._with(lost, index, after)
+
+    def _repair_steps(
+        self, state: _State, index: int, replica: SimulatedReplica
+    ) -> Iterator[_Step]:
+        """Let a follower that lost its end, and does not fetch, do its next step."""
+        known, follower, node = replica.state, replica.follower, replica.node
+        assert known is not None
+        assert follower is not None
+        step = next_repair(
+            ReplicaCondition(
+                is_leader=False,
+                has_leader=follower.leader != node,
+                is_counted=known.is_counted(node) or not replica.is_disowned,
+                is_end_lost=True,
+            )
+        )
+        if step is RepairStep.DISOWN and self._may_hold(state, disowning(known, node)):
+            disowned = self._put(state, disowning(known, node).state)
+            if disowned is not None:
+                stored = self._versions.values[disowned.versions][-1]
+                after, _ = self._do(state[index], ("disown", stored), _note_stored(stored))
+                yield ("disowned: {}", stored), self._with(disowned, index, after)
+        elif step is RepairStep.RECOVER_END:
+            for kept in range(len(replica.log)):
+                after, _ = self._do(state[index], ("recover", kept), _recover_end(kept))
+                yield (
+                    ("node {} removes its records from {} on", node, kept),
+                    self._with(state, index, after),
+                )
 
     def _late_steps(self, state: _State) -> Iterator[_Step]:
         late = self._late.values[state.late]
@@ -443,15 +510,45 @@ class Explorer:
             after, _ = self._do(state[index], "lose", lambda one: one.crash(kept=0))
             name = ("node {} crashes and loses what was not synced", replica.node)
             yield name, self._with(state, index, after)
+        if state.record_losses < self.bounds.record_losses:
+            lost = state._replace(record_losses=state.record_losses + 1)
+            for kept in range(len(replica.log)):
+                after, _ = self._do(state[index], ("damage", kept), _damage(kept))
+                yield (
+                    ("node {} crashes and loses the records from {} on", replica.node, kept),
+                    self._with(lost, index, after),
+                )
 
     def _dead_steps(self, state: _State, index: int, replica: SimulatedReplica) -> Iterator[_Step]:
         present = self._versions.values[state.versions][-1]
+        is_registered = replica.lease.is_valid(_NOW)
+        if is_registered:
+            after, _ = self._do(state[index], "expire", lambda one: one.lease.lost())
+            yield ("the lease of node {} expires", replica.node), self._with(state, index, after)
+        if replica.lacks_records:
+            yield from self._disown_steps(state, index, is_registered=is_registered)
+            return
+        if is_registered:
+            return
         after, _ = self._do(state[index], ("start", present), lambda one: _start(one, present))
         yield ("node {} starts", replica.node), self._with(state, index, after)
         if state.disk_losses < self.bounds.disk_losses and replica.tokens:
             after, _ = self._do(state[index], "lose disk", SimulatedReplica.lose_disk)
             lost = state._replace(disk_losses=state.disk_losses + 1)
             yield ("node {} loses its disk", replica.node), self._with(lost, index, after)
+
+    def _disown_steps(self, state: _State, index: int, *, is_registered: bool) -> Iterator[_Step]:
+        """Let a node say that it lacks records. It registers later, and does not look again."""
+        present = self._versions.values[state.versions][-1]
+        step = disown_step(present, NODES[index], is_registered=is_registered)
+        after, _ = self._do(state[index], "disown", _note_disowned)
+        if step.is_done:
+            name = ("node {} is in the ISR in no life", NODES[index])
+            yield name, self._with(state, index, after)
+        elif step.proposal is not None and self._may_hold(state, step.proposal):
+            disowned = self._put(state, step.proposal.state)
+            if disowned is not None:
+                yield ("disowned: {}", step.proposal.state), self._with(disowned, index, after)
 
     # The store
 
@@ -480,10 +577,12 @@ class Explorer:
         old = (present.leader, present.leader_broker_epoch)
         if value.leader_epoch != present.leader_epoch:
             committed = self._logs.values[state.committed]
-            log = self._replicas.values[state[value.leader - 1]].log
-            if log[: len(committed)] != committed:
+            elected = self._replicas.values[state[value.leader - 1]]
+            # A node that is down never leads in the life for which it was elected.
+            if elected.is_alive and elected.log[: len(committed)] != committed:
                 raise Violation(
-                    f"node {value.leader} is elected with log {log}, committed is {committed}"
+                    f"node {value.leader} is elected with log {elected.log}, committed is"
+                    f" {committed}"
                 )
         elif (value.leader, value.leader_broker_epoch) != old:
             raise Violation(f"epoch {value.leader_epoch} has two leaders")
@@ -504,7 +603,7 @@ class Explorer:
         )
         settled = self._memory.get(key)
         if settled is None:
-            unlearned = {value for one in facts for value in _unlearned(versions, one.replica)}
+            unlearned = {value for one in facts for value in self._unlearned(versions, one.replica)}
             needed = (*(value for value in versions[:-1] if value in unlearned), versions[-1])
             epochs = self._broker_epochs(state)
             kept = [one for one in proposals if one.holds(versions[-1].revision, epochs, 0)]
@@ -513,6 +612,22 @@ class Explorer:
                 self._proposals.add(ordered_proposals(kept)),
             )
         return state._replace(versions=settled[0], proposals=settled[1])
+
+    def _unlearned(
+        self, versions: tuple[ReplicationState, ...], replica: SimulatedReplica
+    ) -> list[ReplicationState]:
+        """Return the states that would change something at a node."""
+        if not replica.is_alive:
+            return []
+        follower = replica.follower
+        if replica.leader is not None:
+            known = replica.leader.state.revision
+        elif follower is not None and self._has_revisions:
+            known = follower.revision
+        else:
+            assert follower is not None
+            return [value for value in versions if value.leader_epoch > follower.leader_epoch]
+        return [value for value in versions if value.revision > known]
 
     # Promises
 
@@ -560,7 +675,7 @@ class Explorer:
 
     def _check_durable(self, state: _State, committed: SimulatedLog) -> None:
         """Check that acknowledged records are synced on enough disks at that moment."""
-        if state.disk_losses:
+        if state.disk_losses or state.record_losses or state.end_losses:
             return
         replicas = [self._replicas.values[number] for number in state[:3]]
         end = len(committed)
@@ -578,6 +693,41 @@ def _start(replica: SimulatedReplica, state: ReplicationState) -> None:
     replica.start(replica.broker_epoch + 1)
     replica.lease.renewed(_NOW)
     replica.learn(state, _NOW, _LIMITER)
+
+
+def _damage(kept: int) -> Callable[[SimulatedReplica], None]:
+    def damage(replica: SimulatedReplica) -> None:
+        replica.crash()
+        replica.lose_records(kept)
+        replica.lease.renewed(_NOW)  # At the store, until it expires.
+
+    return damage
+
+
+def _note_disowned(replica: SimulatedReplica) -> None:
+    replica.lacks_records = False
+
+
+def _lose_end(replica: SimulatedReplica) -> None:
+    replica.lacks_records = True
+    assert replica.follower is not None
+    replica.follower._asked = None
+
+
+def _note_stored(state: ReplicationState) -> Callable[[SimulatedReplica], None]:
+    def note(replica: SimulatedReplica) -> None:
+        replica.is_disowned = True
+        _learn(replica, state)
+
+    return note
+
+
+def _recover_end(kept: int) -> Callable[[SimulatedReplica], None]:
+    def recover(replica: SimulatedReplica) -> None:
+        replica.recover_end(kept)
+        replica.lacks_records = replica.is_disowned = False
+
+    return recover
 
 
 def _learn(replica: SimulatedReplica, state: ReplicationState) -> None:
@@ -656,27 +806,7 @@ def _subsets(items: list[Any]) -> Iterator[list[Any]]:
         yield [item for number, item in enumerate(items) if mask >> number & 1]
 
 
-# What nodes know
-
-
-def _next_version(
-    versions: tuple[ReplicationState, ...], replica: SimulatedReplica
-) -> ReplicationState | None:
-    return next(iter(_unlearned(versions, replica)), None)
-
-
-def _unlearned(
-    versions: tuple[ReplicationState, ...], replica: SimulatedReplica
-) -> list[ReplicationState]:
-    """Return the states that would change something at a node."""
-    if not replica.is_alive:
-        return []
-    if replica.leader is not None:
-        known = replica.leader.state.revision
-        return [value for value in versions if value.revision > known]
-    follower = replica.follower
-    assert follower is not None
-    return [value for value in versions if value.leader_epoch > follower.leader_epoch]
+# Promises
 
 
 def _check_cut(replica: SimulatedReplica, offset: int, committed: SimulatedLog) -> None:

@@ -53,6 +53,8 @@ class SimulatedReplica:
         "epochs",
         "high_watermark",
         "is_alive",
+        "is_disowned",
+        "lacks_records",
         "lease",
         "log",
         "machine",
@@ -75,6 +77,10 @@ class SimulatedReplica:
         self.tokens: tuple[str, ...] = ()
         """Tokens of lives that the node's directory has."""
         self.is_alive = False
+        self.lacks_records = False
+        """Whether the node found records missing, and has not recovered from that."""
+        self.is_disowned = False
+        """Whether it has said so in the store."""
         self.log: SimulatedLog = ()
         self.synced_end = 0
         self.epochs: tuple[tuple[int, int], ...] = ()
@@ -98,6 +104,7 @@ class SimulatedReplica:
         self.synced_end = end
         self.high_watermark = 0
         self.is_alive = False
+        self.is_disowned = False
         self.machine = None
         self.state = None
         self.lease.lost()
@@ -108,6 +115,20 @@ class SimulatedReplica:
         self.epochs = ()
         self.synced_end = 0
         self.tokens = ()
+
+    def lose_records(self, kept: int) -> None:
+        """Lose the records from offset `kept` on, of this partition only, while not running."""
+        self._set_log(self.log[:kept])
+        self.synced_end = kept
+        self.lacks_records = True
+
+    def recover_end(self, kept: int) -> None:
+        """Remove the records from offset `kept` on, as a follower that lost them, and follow."""
+        assert self.state is not None
+        self._set_log(self.log[:kept])
+        self.synced_end = kept
+        self.high_watermark = min(self.high_watermark, kept)
+        self.machine = self._new_follower(self.state)
 
     def _set_log(self, log: SimulatedLog) -> None:
         self.log = log
@@ -156,6 +177,7 @@ class SimulatedReplica:
     def _new_leader(
         self, state: ReplicationState, now: float, limiter: IsrChangeLimiter
     ) -> LeaderReplica:
+        self.lacks_records = self.is_disowned = False
         # An epoch begins with a segment of its own, and the one before is synced then.
         self.synced_end = len(self.log)
         history = EpochHistory(self.epochs)

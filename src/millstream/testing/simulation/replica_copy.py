@@ -47,15 +47,23 @@ def _copied(item: Any) -> Any:
     return copy
 
 
-def freeze(replica: SimulatedReplica) -> Hashable:
-    """Return everything on which the behaviour of a replica depends, apart from time."""
+def freeze(replica: SimulatedReplica, *, has_revisions: bool) -> Hashable:
+    """Return everything on which the behaviour of a replica depends, apart from time.
+
+    `has_revisions` tells whether it depends on the states that followers know.
+    """
     machine = replica.machine
     role: Hashable = None
     if isinstance(machine, LeaderReplica):
         role = (
             machine.state,
             tuple(
-                (follower.node, follower.broker_epoch, follower.end)
+                (
+                    follower.node,
+                    follower.broker_epoch,
+                    follower.end,
+                    follower.revision if has_revisions else 0,
+                )
                 for follower in sorted(machine._followers.values(), key=_node_of)
             ),
             machine._maximal,
@@ -71,17 +79,21 @@ def freeze(replica: SimulatedReplica) -> Hashable:
             machine.leader_epoch,
             machine._leader_high_watermark,
             machine._asked,
+            machine.revision if has_revisions else 0,
         )
     return (
         replica.node,
         replica.broker_epoch,
         replica.tokens,
         replica.is_alive,
+        replica.lacks_records,
+        replica.is_disowned,
         replica.log,
         replica.synced_end,
         replica.epochs,
         replica.high_watermark,
         replica.lease.is_valid(0.0),
+        replica.state if has_revisions else None,
         role,
     )
 

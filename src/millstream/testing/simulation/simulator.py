@@ -21,6 +21,15 @@ from millstream.cluster.isr import IsrChangeLimiter, IsrPolicy
 from millstream.cluster.leader import UNAVAILABLE, LeaderReplica
 from millstream.cluster.lease import LeaseBelief
 from millstream.cluster.life import LifeRecord, NewLife, begin_life
+from millstream.cluster.repair import (
+    FoundLog,
+    RepairStep,
+    ReplicaCondition,
+    disown_step,
+    disowning,
+    lost_records,
+    next_repair,
+)
 from millstream.cluster.replica_fetch import ReplicaFetch
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
 from millstream.errors import InvalidReplication
@@ -56,6 +65,8 @@ class SimulationResult(NamedTuple):
     cuts: int
     """Logs that were cut because they diverged."""
     disk_losses: int
+    record_losses: int
+    """Nodes that lost records of the partition, and said so."""
     hand_overs: int
 
 
@@ -76,12 +87,16 @@ class SimulatedNode:
         "clock_rate",
         "copies",
         "fetch",
+        "found",
         "id",
+        "is_disowned",
+        "is_repaired",
         "is_syncing",
         "life",
         "limiter",
         "paused_until",
         "replica",
+        "stored_high_watermark",
     )
 
     def __init__(self, node: int, random_: random.Random) -> None:
@@ -89,8 +104,16 @@ class SimulatedNode:
         # Clocks differ in speed by much more than real ones do.
         self.clock_rate = random_.uniform(0.95, 1.05)
         self.clock_offset = random_.uniform(0.0, 1000.0)
-        self.copies: list[tuple[Any, Any, Any]] = []
+        self.copies: list[tuple[Any, Any, Any, Any]] = []
         """What was on its disk at each start."""
+        self.stored_high_watermark: int | None = None
+        """What `high-watermarks.json` has."""
+        self.found: FoundLog | None = None
+        """What the node finds on its disk, if that is not what it had."""
+        self.is_repaired = False
+        """Whether it lost records while it ran, and has not recovered."""
+        self.is_disowned = False
+        """Whether it has said so."""
         self.life = 0
         """Increases with every start and crash: events of an earlier life have no effect."""
         self.paused_until = 0.0
@@ -134,7 +157,16 @@ class Simulation:
         self._answered_epoch = 0
         self._pending: list[_Pending] = []
         self._counts = dict.fromkeys(
-            ("appended", "crashes", "cuts", "disk losses", "hand-overs", "ISR changes"), 0
+            (
+                "appended",
+                "crashes",
+                "cuts",
+                "disk losses",
+                "record losses",
+                "hand-overs",
+                "ISR changes",
+            ),
+            0,
         )
 
     def run(self) -> SimulationResult:
@@ -156,6 +188,7 @@ class Simulation:
             crashes=self._counts["crashes"],
             cuts=self._counts["cuts"],
             disk_losses=self._counts["disk losses"],
+            record_losses=self._counts["record losses"],
             hand_overs=self._counts["hand-overs"],
         )
 
@@ -241,15 +274,56 @@ class Simulation:
     # Lives of nodes
 
     def _start(self, node: SimulatedNode) -> None:
-        if not node.replica.is_alive:
+        replica = node.replica
+        if not replica.is_alive:
             node.life += 1
+            found = node.found or FoundLog(len(replica.log))
+            reason = lost_records(found, node.stored_high_watermark, has_others=True)
+            replica.lacks_records = reason is not None
             self._register(node)
 
     def _register(self, node: SimulatedNode) -> None:
-        """At a node that starts: ask for the record of its last life, until it is registered."""
+        """At a node that starts: ask for the record of its last life, until it is registered.
+
+        A node that lacks records says so first.
+        """
         if not node.replica.is_alive:
-            self._to_store(node, self._tell_life)
+            tell = self._tell_registration if node.replica.lacks_records else self._tell_life
+            self._to_store(node, tell)
             self._later(node, 0.4, self._register)
+
+    def _tell_registration(self, node: SimulatedNode, life: int) -> None:
+        is_registered = node.id in self._store.live(self._now)
+        self._from_store(node, life, self._disown_first, self._store.state, is_registered)
+
+    def _disown_first(
+        self,
+        node: SimulatedNode,
+        state: ReplicationState,
+        is_registered: bool,  # noqa: FBT001 - an event.
+    ) -> None:
+        if node.replica.is_alive or not node.replica.lacks_records:
+            return
+        step = disown_step(state, node.id, is_registered=is_registered)
+        if step.is_done:
+            self._is_disowned(node)
+        elif step.proposal is not None:
+            self._to_store(node, self._disown, step.proposal, self._is_disowned)
+
+    def _is_disowned(self, node: SimulatedNode) -> None:
+        """At a node that starts: everybody knows that it lacks records."""
+        node.replica.lacks_records = False
+        self._to_store(node, self._tell_life)
+
+    def _disown(
+        self, node: SimulatedNode, life: int, proposal: Proposal, then: Callable[..., None]
+    ) -> None:
+        """At the store: a node says that it lacks records."""
+        before = self._store.state
+        if self._store.commit(proposal, self._now):
+            self._say(f"node {node.id} disowns its replica")
+            self._stored(before)
+            self._from_store(node, life, then)
 
     def _tell_life(self, node: SimulatedNode, life: int) -> None:
         self._from_store(node, life, self._begin_life, *self._store.last_life(node.id))
@@ -280,7 +354,12 @@ class Simulation:
         if node.replica.is_alive:
             return
         node.life += 1
-        node.copies.append((node.replica.log, node.replica.epochs, node.replica.tokens))
+        replica = node.replica
+        node.copies.append(
+            (replica.log, replica.epochs, replica.tokens, node.stored_high_watermark)
+        )
+        node.found = None
+        node.is_repaired = node.is_disowned = False
         self._say(f"node {node.id} lives with broker epoch {broker_epoch}")
         node.replica.start(broker_epoch)
         node.is_syncing = False
@@ -289,6 +368,7 @@ class Simulation:
         self._refresh(node)
         self._tick(node)
         self._poll(node)
+        self._store_high_watermark(node)
 
     def _crash(self, node: SimulatedNode, *, keeps_all: bool = False) -> None:
         if not node.replica.is_alive:
@@ -465,6 +545,8 @@ class Simulation:
 
     def _fetch(self, node: SimulatedNode) -> None:
         """Send the next fetch, if the machine allows one."""
+        if node.is_repaired:
+            return
         asked = node.replica.next_fetch()
         if asked is None:
             return
@@ -597,8 +679,7 @@ class Simulation:
         kind = self._random.random()
         if kind < 0.35:
             self._crash(node)
-            if self._counts["disk losses"] == 0 and self._random.random() < 0.2:
-                self._lose_disk(node)
+            self._lose(node)
             self._at(self._random.uniform(0.1, 4.0), self._start, node)
         elif kind < 0.65:
             places = [STORE, *self._nodes]
@@ -608,11 +689,22 @@ class Simulation:
             for place in (STORE, *self._nodes):
                 if place != node.id:
                     self._cut_off(frozenset((node.id, place)))
-        elif kind < 0.9:
+        elif kind < 0.85:
             self._say(f"node {node.id} is paused")
             node.paused_until = self._now + self._random.uniform(0.2, 4.0)
+        elif kind < 0.92:
+            self._on(node, node.life, self._lose_end)
         else:
             self._reassign()
+
+    def _lose(self, node: SimulatedNode) -> None:
+        """Let a node that is down lose something, or nothing."""
+        loss = self._random.random()
+        if loss < 0.5 and self._is_whole():
+            if loss < 0.1 and self._counts["disk losses"] == 0:
+                self._lose_disk(node)
+            else:
+                self._lose_records(node)
 
     def _lose_disk(self, node: SimulatedNode) -> None:
         """Let a node that is down come back with an empty disk, or with an older copy."""
@@ -622,12 +714,95 @@ class Simulation:
         if len(node.copies) < 2 or self._random.random() < 0.5:
             self._say(f"node {node.id} loses its disk")
             replica.lose_disk()
+            node.stored_high_watermark = None
+            node.found = FoundLog(None)
             return
         # A copy that was made in its last life cannot be told from the disk itself.
         copy = self._random.choice(node.copies[:-1])
         self._say(f"node {node.id} gets an older copy of its disk, with {len(copy[0])} records")
-        replica.log, replica.epochs, replica.tokens = copy
+        replica.log, replica.epochs, replica.tokens, node.stored_high_watermark = copy
         replica.synced_end = len(replica.log)
+        node.found = FoundLog(len(replica.log))
+
+    def _is_whole(self) -> bool:
+        """Whether no member of the ISR has lost records since it joined: so one may lose them."""
+        if any(node.found is not None or node.is_repaired for node in self._nodes.values()):
+            return False
+        for member in self._store.state.isr:
+            record, revision = self._store.last_life(member.node)
+            if record is None or record.continuous_since(revision) > member.broker_epoch:
+                return False
+        return True
+
+    def _store_high_watermark(self, node: SimulatedNode) -> None:
+        """Store outside of the log what it has, from time to time."""
+        if not node.is_repaired:
+            node.stored_high_watermark = min(node.replica.high_watermark, node.replica.synced_end)
+        self._later(node, 0.5, self._store_high_watermark)
+
+    def _lose_records(self, node: SimulatedNode) -> None:
+        """Let a node that is down lose records of the partition, in a way that it can notice."""
+        replica, stored = node.replica, node.stored_high_watermark
+        kinds = [(0, FoundLog(None))]
+        if replica.log:
+            kept = self._random.randrange(len(replica.log))
+            kinds.append((kept, FoundLog(None, "its end is damaged")))
+        if stored:
+            kept = self._random.randrange(stored)
+            kinds.append((kept, FoundLog(kept)))
+        kept, found = self._random.choice(kinds)
+        if lost_records(found, stored, has_others=True) is None:
+            return
+        self._counts["record losses"] += 1
+        self._say(f"node {node.id} loses the records from offset {kept} on: {found}")
+        node.life += 1  # It may have been starting.
+        replica.lose_records(kept)
+        node.found = found
+
+    def _lose_end(self, node: SimulatedNode) -> None:
+        """Let a follower that runs find that its last records are lost."""
+        replica = node.replica
+        if replica.follower is None or not replica.log or replica.state is None:
+            return
+        if not self._is_whole():  # Asked now: the node may have been paused.
+            return
+        self._counts["record losses"] += 1
+        kept = self._random.randrange(len(replica.log))
+        self._say(f"node {node.id} finds that the records from offset {kept} on are lost")
+        node.is_repaired = True
+        self._repair(node, kept)
+
+    def _repair(self, node: SimulatedNode, kept: int) -> None:
+        """Do the next step of a follower that lost its end, and look again later."""
+        replica = node.replica
+        state, follower = replica.state, replica.follower
+        if not node.is_repaired or state is None:
+            return
+        if follower is None:
+            node.is_repaired = node.is_disowned = False  # It leads, with what it has.
+            return
+        step = next_repair(
+            ReplicaCondition(
+                is_leader=False,
+                has_leader=follower.leader not in (NO_NODE, node.id),
+                is_counted=state.is_counted(node.id) or not node.is_disowned,
+                is_end_lost=True,
+            )
+        )
+        if step is RepairStep.DISOWN:
+            self._to_store(node, self._disown, disowning(state, node.id), self._disowned_end)
+            self._to_store(node, self._tell)
+        elif step is RepairStep.RECOVER_END:
+            self._say(f"node {node.id} removes its records from offset {kept} on")
+            replica.recover_end(min(kept, len(replica.log)))
+            node.is_repaired = node.is_disowned = False
+            node.fetch = None
+            self._fetch(node)
+            return
+        self._later(node, 0.3, self._repair, kept)
+
+    def _disowned_end(self, node: SimulatedNode) -> None:
+        node.is_disowned = node.is_repaired
 
     def _cut_off(self, link: frozenset[int]) -> None:
         self._say(f"cut between {sorted(link)}")
@@ -685,7 +860,7 @@ class Simulation:
         for node in self._nodes.values():
             replica = node.replica
             count += replica.synced_end >= len(log) and replica.log[: len(log)] == log
-        if count < MIN_INSYNC and not self._counts["disk losses"]:
+        if count < MIN_INSYNC and self._is_whole():
             raise Violation(f"{len(log)} records are committed, but synced on {count} disks only")
 
     def _check_whole(self) -> None:
@@ -700,7 +875,7 @@ class Simulation:
                 raise Violation(f"the acknowledged record {record} at offset {offset} is lost")
         if log[: len(self._committed)] != self._committed:
             raise Violation("committed records are lost")
-        if set(state.isr_nodes) != set(state.target):
+        if set(state.in_sync_nodes) != set(state.target):
             raise Violation(f"not all replicas are in sync: {state}")
         for node in state.target:
             own = self._nodes[node].replica.log

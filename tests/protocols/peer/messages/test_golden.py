@@ -16,12 +16,6 @@ from millstream.protocols.peer.messages.delete_before import (
     DeleteBeforeRequest,
     DeleteBeforeResponse,
 )
-from millstream.protocols.peer.messages.epoch_end import (
-    EpochEndRequest,
-    EpochEndRequestPartition,
-    EpochEndResponse,
-    EpochEndResponsePartition,
-)
 from millstream.protocols.peer.messages.fetch_batches import (
     FetchBatchesAbortedTransaction,
     FetchBatchesRequest,
@@ -138,18 +132,6 @@ GOLDEN = {
         f"{NONE} {NONE} 00 00"
         f"{NONE} {NONE} {NONE} 00"
         "00 00  00",
-    ),
-    "an epoch to look up": (
-        EpochEndRequest(
-            partitions=(EpochEndRequestPartition(topic_id=ID, index=3, leader_epoch=4, epoch=2),)
-        ),
-        f"02 {PARTITION} 00000004 00000002 00  00",
-    ),
-    "the end of an epoch": (
-        EpochEndResponse(
-            partitions=(EpochEndResponsePartition(topic_id=ID, index=3, epoch=2, end_offset=9),)
-        ),
-        f"02 {PARTITION} 0000 00000002 0000000000000009 00  00",
     ),
     "segments to list": (
         SegmentManifestRequest(topic_id=ID, index=3, leader_epoch=4, from_offset=5, count_max=6),

@@ -22,12 +22,13 @@ async def end_of(
     known: int = -1,
     topic: str = "t",
     index: int = 0,
+    **fields: int,
 ):
     part = OffsetForLeaderEpochRequestPartition(
         partition=index, current_leader_epoch=known, leader_epoch=epoch
     )
     request = OffsetForLeaderEpochRequest(
-        topics=(OffsetForLeaderEpochRequestTopic(topic=topic, partitions=(part,)),)
+        topics=(OffsetForLeaderEpochRequestTopic(topic=topic, partitions=(part,)),), **fields
     )
     answer = await ask(bench, offset_for_leader_epoch, request, version)
     assert answer.topics[0].topic == topic
@@ -78,5 +79,19 @@ def test_an_unknown_partition(where):
         answer = await end_of(bench, 0, **where)
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (answer.leader_epoch, answer.end_offset) == (-1, -1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_replica_is_refused_and_a_consumer_is_not(version):
+    async def scenario(bench: Bench):
+        await fill(bench)
+        for replica_id in (0, 5):
+            refused = await end_of(bench, 0, version=version, replica_id=replica_id)
+            assert (refused.error_code, refused.end_offset) == (ErrorCode.INVALID_REQUEST, -1)
+        for replica_id in (-1, -2):
+            served = await end_of(bench, 0, version=version, replica_id=replica_id)
+            assert (served.error_code, served.end_offset) == (ErrorCode.NONE, 2)
 
     run(scenario)

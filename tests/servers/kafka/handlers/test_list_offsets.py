@@ -149,10 +149,15 @@ def test_a_partition_that_is_there_twice():
     run(scenario)
 
 
-def test_a_follower_is_answered_like_a_consumer():
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_replica_is_refused_and_a_tool_that_verifies_replicas_is_not(version):
     async def scenario(bench: Bench):
-        await append(bench.partition, batch(producer_id=1, is_transactional=True))
-        found = await look_up(bench, -1, replica_id=5, isolation_level=1)
-        assert found.offset == 0
+        await append(bench.partition, batch())
+        for replica_id in (0, 5):
+            refused = await look_up(bench, -1, version=version, replica_id=replica_id)
+            assert (refused.error_code, refused.offset) == (ErrorCode.INVALID_REQUEST, -1)
+        for replica_id in (-1, -2):
+            served = await look_up(bench, -1, version=version, replica_id=replica_id)
+            assert (served.error_code, served.offset) == (ErrorCode.NONE, 1)
 
     run(scenario)

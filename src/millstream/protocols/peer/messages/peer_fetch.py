@@ -49,6 +49,8 @@ class PeerFetchRequestPartition:
     """Before it, the follower has no two records of a key."""
     tombstones_removed: int = wire(INT64, default=0, tag=1)
     """Tombstones before it may be missing from the follower's log."""
+    revision: int = wire(INT64, default=0, tag=2)
+    """Revision of the newest state of the partition that the follower knows."""
 
 
 @struct

@@ -7,7 +7,7 @@ checks that concern browsers, and charges the client; this node does everything 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote
@@ -152,6 +152,15 @@ def _refusal(error: NotLeader | NotCoordinator) -> ForwardResponse:
     return ForwardResponse(refusal_code=code, refusal_message=str(error), responsible=node_id)
 
 
+def _trace_headers(request: ForwardRequest, context: PeerContext) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the headers of a request, as part of the trace of the node that forwarded it."""
+    if context.traceparent is not None:
+        yield b"traceparent", context.traceparent.encode("ascii")
+    for header in request.headers:
+        if context.traceparent is None or bytes(header.name) != b"traceparent":
+            yield bytes(header.name), bytes(header.value)
+
+
 def forwarded_scope(request: ForwardRequest, context: PeerContext) -> dict[str, Any]:
     """Return the ASGI scope of a forwarded request."""
     raw_path, _, query = request.target.partition(b"?")
@@ -163,7 +172,7 @@ def forwarded_scope(request: ForwardRequest, context: PeerContext) -> dict[str, 
         "client": (request.client_address, 0) if request.client_address else None,
         "scheme": request.scheme,
         "root_path": "",
-        "headers": [(bytes(header.name), bytes(header.value)) for header in request.headers],
+        "headers": [*_trace_headers(request, context)],
         "method": request.method,
         "path": unquote(raw_path.decode("latin-1")),
         "raw_path": bytes(raw_path),

@@ -164,11 +164,13 @@ class RequestForwarder:
         path: str,
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
+        purpose: Purpose = Purpose.FORWARDING,
     ) -> T:
         """Send a request about one partition to its node, on behalf of a client's request.
 
-        Returns the response, which is a `kind`. Raises `refusal` if it names no other node, and
-        otherwise the error that the node answered with.
+        What operators ask for has the `purpose` `ADMIN`, so that it does not wait behind the
+        requests of clients. Returns the response, which is a `kind`. Raises `refusal` if it names
+        no other node, and otherwise the error that the node answered with.
         """
         if not self.may_forward(refusal):
             raise refusal
@@ -189,7 +191,7 @@ class RequestForwarder:
             body=body,
         )
         try:
-            status, answer = await self._ask(responsible_node(refusal), message)
+            status, answer = await self._ask(responsible_node(refusal), message, purpose)
         except MillstreamError as error:
             self._counters.note_error(API, error)
             raise
@@ -200,10 +202,12 @@ class RequestForwarder:
         self._counters.note_answer(API)
         return decoded(answer, kind)
 
-    async def _ask(self, node_id: int, message: ForwardRequest) -> tuple[int, bytes]:
+    async def _ask(
+        self, node_id: int, message: ForwardRequest, purpose: Purpose
+    ) -> tuple[int, bytes]:
         stream = await self._peers.stream(
             node_id,
-            Purpose.FORWARDING,
+            purpose,
             message,
             timeout_s=FIRST_SECONDS_MAX,
             idle_s=self._idle_seconds,

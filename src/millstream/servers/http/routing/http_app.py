@@ -65,7 +65,7 @@ from millstream.servers.http.routing.request import (
 from millstream.servers.http.routing.router import Router
 from millstream.servers.http.routing.site_rules import SiteRules
 from millstream.servers.http.routing.usage import ClientUsage
-from millstream.tracing import Span, Tracer
+from millstream.tracing import Span, Tracer, traced_as
 
 if TYPE_CHECKING:
     from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
@@ -128,8 +128,22 @@ class HttpApp:
         if scope["type"] == "websocket":
             await self._serve_websocket(scope, receive, send)
             return
+        traceparent = traceparent_in(scope["headers"])
+        span = None if self._tracer is None else self._tracer.begin("HTTP", traceparent)
+        if span is not None:
+            traceparent = span.traceparent
+        if traceparent is None:
+            await self._respond_to(scope, receive, send, None)
+        else:
+            with traced_as(traceparent):
+                await self._respond_to(scope, receive, send, span)
+
+    async def _respond_to(
+        self, scope: Scope, receive: Receive, send: Send, span: Span | None
+    ) -> None:
         began = self._clock.monotonic()
         request = HttpRequest(scope, receive, self._context)
+        request.span = span
         operation: HttpOperation | None = None
         is_started = False
         error: str | None = None
@@ -142,8 +156,6 @@ class HttpApp:
                 error = self._complete_head(request, operation, message, seconds)
             return send(message)
 
-        if self._tracer is not None:
-            request.span = self._tracer.begin("HTTP", traceparent_in(scope["headers"]))
         try:
             is_preflight = scope["method"] == "OPTIONS"
             if FORWARDED not in scope:

@@ -11,6 +11,7 @@ from millstream.protocols.kafka.messages.epochs import (
     OffsetForLeaderEpochResponsePartition,
     OffsetForLeaderEpochResponseTopic,
 )
+from millstream.servers.kafka.handlers.replica_ids import check_not_replica
 from millstream.servers.kafka.request_context import RequestContext
 
 
@@ -20,7 +21,10 @@ async def offset_for_leader_epoch(
     """Return, for each partition, the end of the newest epoch that is not after the given one."""
     topics = []
     for topic in request.topics:
-        results = [await _find(topic.topic, requested, context) for requested in topic.partitions]
+        results = [
+            await _find(topic.topic, requested, request.replica_id, context)
+            for requested in topic.partitions
+        ]
         topics.append(
             OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=tuple(results))
         )
@@ -28,9 +32,13 @@ async def offset_for_leader_epoch(
 
 
 async def _find(
-    topic: str, requested: OffsetForLeaderEpochRequestPartition, context: RequestContext
+    topic: str,
+    requested: OffsetForLeaderEpochRequestPartition,
+    replica_id: int,
+    context: RequestContext,
 ) -> OffsetForLeaderEpochResponsePartition:
     try:
+        check_not_replica(replica_id)
         partition = context.broker.topics.partition(topic, requested.partition)
         await partition.open()
         partition.check_leader(requested.current_leader_epoch)

@@ -44,6 +44,7 @@ from millstream.servers.kafka.fetch_session import (
     FetchSession,
     PartitionKey,
 )
+from millstream.servers.kafka.handlers.replica_ids import is_replica
 from millstream.servers.kafka.request_context import RequestContext
 from millstream.storage.prefetch import ColdRange
 
@@ -95,9 +96,8 @@ def _requested(
     request: FetchRequest, context: RequestContext
 ) -> tuple[Iterable[CachedPartition], FetchSession | None]:
     """Return the partitions of this request, or of its session."""
-    # Negative numbers stand for consumers of several kinds; kafka-replica-verification is one.
-    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
-        raise _Rejected(ErrorCode.INVALID_REQUEST)  # Replicas do not use this listener.
+    if is_replica(request.replica_id) or is_replica(request.replica_state.replica_id):
+        raise _Rejected(ErrorCode.INVALID_REQUEST)
     uses_ids = context.version >= TOPIC_ID_SINCE
     named = [
         CachedPartition(

@@ -15,6 +15,7 @@ from millstream.protocols.kafka.messages.list_offsets import (
     ListOffsetsResponsePartition,
     ListOffsetsResponseTopic,
 )
+from millstream.servers.kafka.handlers.replica_ids import check_not_replica
 from millstream.servers.kafka.request_context import RequestContext
 
 LATEST = -1
@@ -38,10 +39,7 @@ READ_COMMITTED = 1
 
 
 async def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    """Look up one offset in each partition of the request.
-
-    The replica id is ignored: every client is a consumer, and sees what consumers see.
-    """
+    """Look up one offset in each partition of the request."""
     counts = Counter(
         (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
     )
@@ -51,6 +49,7 @@ async def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> 
         results = []
         for requested in topic.partitions:
             try:
+                check_not_replica(request.replica_id)
                 if counts[topic.name, requested.partition_index] > 1:
                     raise InvalidRequest(f"partition {requested.partition_index} is repeated")
                 partition = context.broker.topics.partition(topic.name, requested.partition_index)

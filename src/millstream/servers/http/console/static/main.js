@@ -8,6 +8,7 @@ import { bind, listen, moveRow } from "./keys.js";
 import { nothing } from "./parts.js";
 import { above, link, parse, VIEWS } from "./routes.js";
 import { showClients } from "./views/clients.js";
+import { showCluster } from "./views/cluster.js";
 import { showGroup } from "./views/group.js";
 import { showGroups } from "./views/groups.js";
 import { showHealth } from "./views/health.js";
@@ -30,6 +31,7 @@ const LISTS = {
   pipelines: showPipelines,
   clients: showClients,
   health: showHealth,
+  cluster: showCluster,
 };
 
 const THINGS = { topics: showTopic, groups: showGroup, queues: showQueue };

@@ -10,6 +10,7 @@ export const VIEWS = [
   { name: "pipelines", title: "Pipelines", letter: "p" },
   { name: "clients", title: "Clients", letter: "c" },
   { name: "health", title: "Health", letter: "h" },
+  { name: "cluster", title: "Cluster", letter: "n" },
 ];
 
 /** Parse a hash into names and query. */

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 from millstream.broker.cluster_admin import ReplicaMove
-from millstream.errors import ElectionNotNeeded, InvalidRequest, MalformedRequest
+from millstream.errors import ElectionNotNeeded, InvalidRequest
 from millstream.protocols.http.cluster import (
     PARTITIONS_PAGE_MAX,
     ClusterPartitionsQuery,
@@ -24,8 +24,8 @@ from millstream.protocols.http.cluster import (
     RemovalProgress,
     RemoveNodeQuery,
 )
-from millstream.protocols.http.mismatch import NAME_LENGTH_MAX
 from millstream.records.topic_partition import TopicPartition
+from millstream.servers.http.handlers.cluster.node_parameter import node_of
 from millstream.servers.http.handlers.cluster.replica_reports import collect_reports, page_of
 from millstream.servers.http.routing.bodies import read_message, read_query
 from millstream.servers.http.routing.operations import HttpOperation
@@ -33,7 +33,6 @@ from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
 
 BODY_SIZE_MAX = 1024 * 1024
-NODE_DIGITS_MAX = 10
 
 
 async def reassign(request: HttpRequest) -> Response:
@@ -140,10 +139,7 @@ async def remove_node(request: HttpRequest) -> Response:
     meanwhile. Works for a node that is lost, too. With `cancel`, the node stays.
     """
     query = read_query(request, RemoveNodeQuery)
-    text = request.path_params["node"]
-    if not (text.isascii() and text.isdigit() and len(text) <= NODE_DIGITS_MAX):
-        raise MalformedRequest(f"node must be a number, got {text[:NAME_LENGTH_MAX]!r}")
-    admin, node_id = request.context.broker.admin, int(text)
+    admin, node_id = request.context.broker.admin, node_of(request)
     if query.cancel:
         await admin.keep_node(node_id)
         left = sum(node.replicas for node in admin.nodes() if node.node_id == node_id)

@@ -22,6 +22,7 @@ from millstream.protocols.http.cluster import (
     ReplicaShape,
     ResyncShape,
 )
+from millstream.protocols.peer.handshake import Purpose
 from millstream.records.topic_partition import TopicPartition
 from millstream.servers.http.routing.request import HttpRequest
 
@@ -97,7 +98,12 @@ async def collect_reports(
         try:
             async with asyncio.timeout(REPORT_SECONDS_MAX):
                 answer = await forwarder.ask(
-                    request, target, ReplicasAnswer, method="GET", path=path
+                    request,
+                    target,
+                    ReplicasAnswer,
+                    method="GET",
+                    path=path,
+                    purpose=Purpose.ADMIN,
                 )
         except MillstreamError as error:
             missing[node_id] = str(error)

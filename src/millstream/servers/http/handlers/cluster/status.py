@@ -10,6 +10,8 @@ from starlette.responses import Response
 from millstream.broker.broker import Broker
 from millstream.broker.cluster_admin import NodeStatus, PartitionStatus
 from millstream.broker.cluster_view import NO_NODE
+from millstream.cluster.circuit_breaker import BreakerState
+from millstream.cluster.hlc import DriftHealth, drift_health, drift_text
 from millstream.protocols.http.cluster import (
     ClusterAnswer,
     ClusterNodeShape,
@@ -64,8 +66,20 @@ async def describe_cluster(request: HttpRequest) -> Response:
 
 
 def _warnings(broker: Broker, statuses: Iterable[PartitionStatus]) -> Iterator[str]:
-    """Yield what two nodes or two replicas cannot do: with one of them down nothing is written."""
-    alive = sum(1 for node in broker.admin.nodes() if node.is_alive)
+    """Yield what works, and needs attention.
+
+    Two nodes or two replicas are such a case: with one of them down nothing is written.
+    """
+    nodes = broker.admin.nodes()
+    for node in nodes:
+        if node.drift_ms is not None and drift_health(node.drift_ms) is DriftHealth.WARNING:
+            yield drift_text(node.node_id, node.drift_ms)
+        if node.breaker == BreakerState.TRIPPED.value:
+            yield (
+                f"an operator stopped all requests from this node to node {node.node_id};"
+                f" `millstream cluster breaker reset {node.node_id}` allows them again"
+            )
+    alive = sum(1 for node in nodes if node.is_alive)
     if alive == PAIR:
         yield (
             "the cluster has 2 nodes: if one is down, writes with acks=all are refused; 3 or 5 are"

@@ -1,17 +1,27 @@
-// A producer and a consumer with KafkaJS: `node kafkajs.js BOOTSTRAP TOPIC`. Prints one line of JSON
-// for each acknowledged value, and for each record that was read, until standard input ends.
+// A producer and a consumer with KafkaJS: `node kafkajs.js BOOTSTRAP TOPIC LOG`. Prints one line of
+// JSON for each acknowledged value, and for each record that was read, until standard input ends.
+// What the client has to say goes to the file LOG.
 'use strict'
 
+const fs = require('fs')
 const { Kafka, logLevel } = require('kafkajs')
 
-const [bootstrap, topic] = process.argv.slice(2)
+const [bootstrap, topic, logFile] = process.argv.slice(2)
 const PARTITIONS = 3
 const retry = { initialRetryTime: 100, maxRetryTime: 1000, retries: 200 }
+
+// Requests and responses are left out: there are too many of them.
+const writeLog = ({ namespace, label, log }) => {
+  if (namespace !== 'Connection' || label !== 'DEBUG' || !log.message.includes('(key')) {
+    fs.appendFileSync(logFile, JSON.stringify({ namespace, label, ...log }) + '\n')
+  }
+}
 
 const kafka = new Kafka({
   clientId: 'cluster',
   brokers: bootstrap.split(','),
-  logLevel: logLevel.NOTHING,
+  logLevel: logLevel.DEBUG,
+  logCreator: () => writeLog,
   connectionTimeout: 2000,
   retry,
 })
@@ -31,13 +41,15 @@ async function main () {
   await consumer.run({
     autoCommitInterval: 200,
     eachMessage: async ({ partition, message }) => {
-      print({ read: message.value.toString(), partition, offset: Number(message.offset) })
+      const value = message.value.toString()
+      print({ kind: 'read', value, partition, offset: Number(message.offset) })
     },
   })
   for (let number = 0; !isStopping; number++) {
     const message = { value: String(number), partition: number % PARTITIONS }
-    await producer.send({ topic, acks: -1, messages: [message] })
-    print({ acknowledged: String(number) })
+    const [placed] = await producer.send({ topic, acks: -1, messages: [message] })
+    const offset = Number(placed.baseOffset)
+    print({ kind: 'acknowledged', value: message.value, partition: message.partition, offset })
     await pause(10)
   }
   await producer.disconnect()

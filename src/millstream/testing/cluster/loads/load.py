@@ -1,12 +1,23 @@
-"""What all loads have in common: a thread, a count of what succeeded, the first failure."""
+"""What all loads have in common: a thread, a count of successes, the first failure."""
 
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from tests.cluster.processes.reading import WAIT_SECONDS
+from millstream.testing.cluster.checker import check_history
+from millstream.testing.cluster.history import History
+from millstream.testing.cluster.reading import WAIT_SECONDS
+
+
+class HistoryBroken(AssertionError):
+    """A load was told one thing, and readers see another. The message says which rule is broken."""
+
+
+class LoadStalled(AssertionError):
+    """A load did not succeed within the time that it was given."""
 
 
 class Load(ABC):
@@ -16,6 +27,8 @@ class Load(ABC):
         self.count = 0
         """How often it succeeded so far."""
         self.is_stopping = False
+        self._last = time.monotonic()
+        self._longest_pause_s = 0.0
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(
@@ -30,11 +43,25 @@ class Load(ABC):
         """Work until `is_stopping`, and call `succeeded` again and again."""
 
     @abstractmethod
+    def history(self) -> History:
+        """Return what the load was told, and what readers see now. Called after `stop`."""
+
     def check(self) -> None:
-        """Compare what the load was told with what a reader sees. Called after `stop`."""
+        """Raise `HistoryBroken` if a rule of the checker is broken. Called after `stop`."""
+        if broken := check_history(self.history()):
+            raise HistoryBroken("\n".join(broken))
+
+    def take_pause(self) -> float:
+        """Return the longest time between two successes since the last call, in seconds."""
+        with self._changed:
+            pause_s, self._longest_pause_s = self._longest_pause_s, 0.0
+            return pause_s
 
     def succeeded(self) -> None:
         with self._changed:
+            now = time.monotonic()
+            self._longest_pause_s = max(self._longest_pause_s, now - self._last)
+            self._last = now
             self.count += 1
             self._changed.notify_all()
 
@@ -43,13 +70,22 @@ class Load(ABC):
             self._failure = self._failure or error
             self._changed.notify_all()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an error ended the load, or part of it. `stop` raises it."""
+        return self._failure is not None
+
     def wait_for_count(self, count: int) -> None:
         with self._changed:
             is_there = self._changed.wait_for(
                 lambda: self.count >= count or self._failure is not None, WAIT_SECONDS
             )
         self.raise_failure()
-        assert is_there, f"{self} succeeded {self.count} times, {count} were expected"
+        if not is_there:
+            raise LoadStalled(
+                f"{self} succeeded {self.count} times, {count} were expected within"
+                f" {WAIT_SECONDS:g} s"
+            )
 
     def stop(self) -> None:
         self.is_stopping = True
@@ -66,7 +102,7 @@ class Load(ABC):
     def _run_safely(self) -> None:
         try:
             self.run()
-        except Exception as error:  # noqa: BLE001 - told to the test.
+        except Exception as error:  # noqa: BLE001 - raised by `stop`.
             self.failed(error)
 
 

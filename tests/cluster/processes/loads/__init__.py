@@ -1,1 +1,0 @@
-"""Loads of real clients, each with a check of its own history."""
