@@ -39,9 +39,6 @@ LEADER = ReplicaCondition(is_leader=True, has_leader=False, is_counted=True)
         (LEADER._replace(is_end_lost=True), RepairStep.HAND_OVER),
         (LEADER._replace(is_damaged=True, was_damaged=True), RepairStep.REPLACE),
         (LEADER._replace(was_damaged=True), RepairStep.HAND_OVER),
-        (LEADER._replace(is_full=True), RepairStep.HAND_OVER),
-        (LEADER._replace(is_full=True, is_damaged=True), RepairStep.REPLACE),
-        (FOLLOWER._replace(is_full=True), RepairStep.NOTHING),
     ],
 )
 def test_the_next_step_of_a_replica(condition: ReplicaCondition, step: RepairStep):

@@ -9,8 +9,7 @@ Rules. `tests/planted` breaks them.
     there, by what it fetched before.
 2.  Its end is removed only while another node leads: without a leader it may be the last copy.
 3.  A leader does not touch its own end. It hands over first, and is repaired as a follower.
-4.  A leader whose disk is full hands over too, though it lacks nothing: another may have room.
-5.  Damage in a finished segment in the middle takes nothing from the ends of others: the segment is
+4.  Damage in a finished segment in the middle takes nothing from the ends of others: the segment is
     replaced where it is, on a leader too. Readers of its records get an error until then.
 """
 
@@ -44,8 +43,6 @@ class ReplicaCondition(NamedTuple):
     """Whether damage, which is repaired now, was met when the partition was opened."""
     is_far_behind: bool = False
     """Whether whole segments are missing."""
-    is_full: bool = False
-    """Whether the disk has no room for more records, and another node may have."""
 
 
 class RepairStep(Enum):
@@ -74,7 +71,7 @@ def next_repair(condition: ReplicaCondition) -> RepairStep:
     if condition.is_leader:
         if condition.is_damaged:
             return RepairStep.REPLACE
-        needs_role = lacks_records or condition.was_damaged or condition.is_full
+        needs_role = lacks_records or condition.was_damaged
         return RepairStep.HAND_OVER if needs_role else RepairStep.NOTHING
     if lacks_records and condition.is_counted:
         return RepairStep.DISOWN

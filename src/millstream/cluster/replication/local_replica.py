@@ -651,6 +651,8 @@ class LocalReplica:
         self.is_end_lost = True
         self.follower = None
         self._lacks_records = True
+        # If this fails, the log may be closed, and nothing else tells that it has to be repaired.
+        self.is_end_lost = True
         partition = self.partition
         if not partition.is_open:  # It cannot even be opened. Its leader has everything.
             await partition.remove_log()

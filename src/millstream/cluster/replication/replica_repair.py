@@ -55,11 +55,6 @@ RETRY_SECONDS_MIN = 0.5
 RETRY_SECONDS_MAX = 20.0
 """Time between attempts to repair one replica: well below the minute that a repair may take."""
 
-FULL_SECONDS_MIN = 20.0
-"""Time between two hand-overs of a replica because of a full disk. If the disks of all nodes are
-full, leadership must not go round and round: each new epoch begins a file.
-"""
-
 STEPS_MAX = 32
 """Steps of one repair: a limit in case that a step does not help."""
 
@@ -109,8 +104,6 @@ class ReplicaRepair:
         self._store: Store | None = None
         self._tasks: dict[PartitionId, asyncio.Task[None]] = {}
         self._attempts: dict[PartitionId, _Attempt] = {}
-        self._full_at: dict[PartitionId, float] = {}
-        """When a replica was last handed over because the disk was full."""
         self._copies = asyncio.Semaphore(policy.copies_max)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -149,7 +142,7 @@ class ReplicaRepair:
         assert self._store is not None
         health = self._store.health
         names = {str(name) for name in self._store.damage()}
-        names |= {str(log.name) for log in (*health.offline(), *health.full())}
+        names |= {str(log.name) for log in health.offline()}
         for replica in self._replicas.values():
             if (
                 replica.is_repaired
@@ -236,14 +229,7 @@ class ReplicaRepair:
             is_damaged=bool(damage.ranges),
             was_damaged=replica.was_damaged or (is_open and partition.was_damaged),
             is_far_behind=replica.is_far_behind,
-            is_full=is_open and partition.log.disk_full is not None and self._may_yield(replica),
         )
-
-    def _may_yield(self, replica: LocalReplica) -> bool:
-        """Whether another node may lead instead of this one, whose disk is full."""
-        last = self._full_at.get(replica.key)
-        is_late = last is None or self._context.clock.monotonic() - last >= FULL_SECONDS_MIN
-        return is_late and bool(replica.repair_sources())
 
     # Steps.
 
@@ -251,8 +237,6 @@ class ReplicaRepair:
         if step is RepairStep.HAND_OVER:
             if not replica.hand_over():
                 raise Unavailable("no other replica is in sync, to which it could be handed over")
-            if replica.partition.log.disk_full is not None:
-                self._full_at[replica.key] = self._context.clock.monotonic()
         elif step is RepairStep.DISOWN:
             # From now on it does not fetch, until it is recovered or proved.
             replica.is_end_lost = replica.is_end_lost or not replica.is_unproved
