@@ -96,6 +96,7 @@ CALLS: dict[tuple[str, str], Call | str] = {
     ("POST", "/v1/cluster/reassign"): "tests/cluster/administration",
     ("POST", "/v1/cluster/elect"): "tests/cluster/administration",
     ("DELETE", "/v1/cluster/nodes/{node}"): "tests/cluster/administration",
+    ("POST", "/v1/cluster/nodes/{node}/breaker"): "tests/cli/cluster/test_breaker.py",
     ("DELETE", "/v1/quotas"): "with PUT",
 }
 """In an order in which they can be sent. Operations that are tested elsewhere name the place."""
