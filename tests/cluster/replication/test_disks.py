@@ -140,17 +140,21 @@ async def test_a_follower_that_could_not_open_its_log_tries_again_until_it_can(
         await fill(cluster, "t", 5)
         follower = follower_of(cluster, "t")
         broken = cluster.nodes[follower].broker.store
-        make_log = Store._make_log
+        make_log, recover_end = Store._make_log, LocalReplica.recover_end
         attempts = 0
 
         def fail(self: Store, *args, **kwargs):
-            nonlocal attempts
             if self is broken:
-                attempts += 1
                 raise OSError(errno.EIO, "the disk still fails")
             return make_log(self, *args, **kwargs)
 
+        async def count(self: LocalReplica, *args, **kwargs):
+            nonlocal attempts
+            attempts += 1
+            await recover_end(self, *args, **kwargs)
+
         monkeypatch.setattr(Store, "_make_log", fail)
+        monkeypatch.setattr(LocalReplica, "recover_end", count)
         fail_disk(cluster.partition(follower, "t").log)
         await until(lambda: attempts >= 4)
         monkeypatch.setattr(Store, "_make_log", make_log)

@@ -646,9 +646,6 @@ class LocalReplica:
 
     async def recover_end(self, last_base: int | None) -> None:
         """Remove what is damaged at the end of the log; its leader sends it again."""
-        # Until this has succeeded. A log that was removed and cannot be opened is neither offline
-        # nor damaged, so nothing else would tell that the replica still has to be repaired.
-        self.is_end_lost = True
         self.follower = None
         self._lacks_records = True
         # If this fails, the log may be closed, and nothing else tells that it has to be repaired.
