@@ -44,6 +44,7 @@ from millstream.errors import (
 )
 from millstream.storage.append.byte_budget import ByteBudget
 from millstream.storage.append.group_committer import GroupCommitter
+from millstream.storage.disk.errors import transient_error
 from millstream.storage.disk.executor import Executor, ThreadExecutor
 from millstream.storage.disk.file_cache import FileCache
 from millstream.storage.disk.filesystem import Filesystem, Lock, OsFilesystem, join, parent
@@ -673,7 +674,8 @@ class Store:
         try:
             return await self._background.run(make)
         except OSError as error:
-            raise StorageFailed(f"{name} cannot be opened: {error}") from error
+            failed = StorageFailed(f"{name} cannot be opened: {error}")
+            raise transient_error(str(name), error) or failed from error
 
     def _make_log(
         self,

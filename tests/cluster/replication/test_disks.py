@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.broker.partition.partition import Partition
 from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.repair import RepairStep, next_repair
 from millstream.cluster.replication import replica_repair
@@ -131,9 +132,10 @@ async def test_a_node_that_is_elected_though_its_disk_has_failed_is_replaced(
         await until_equal(cluster, "t", expected(10))
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @in_loop
 async def test_a_follower_that_could_not_open_its_log_tries_again_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ):
     async with local_cluster(tmp_path) as cluster:
         await cluster.create("t")
@@ -145,7 +147,7 @@ async def test_a_follower_that_could_not_open_its_log_tries_again_until_it_can(
 
         def fail(self: Store, *args, **kwargs):
             if self is broken:
-                raise OSError(errno.EIO, "the disk still fails")
+                raise OSError(code, "the disk still fails")
             return make_log(self, *args, **kwargs)
 
         async def count(self: LocalReplica, *args, **kwargs):
@@ -155,11 +157,20 @@ async def test_a_follower_that_could_not_open_its_log_tries_again_until_it_can(
 
         monkeypatch.setattr(Store, "_make_log", fail)
         monkeypatch.setattr(LocalReplica, "recover_end", count)
+        removed: list[Partition] = []
+        remove_log = Partition.remove_log
+
+        async def note_removal(self: Partition) -> None:
+            removed.append(self)
+            await remove_log(self)
+
+        monkeypatch.setattr(Partition, "remove_log", note_removal)
         fail_disk(cluster.partition(follower, "t").log)
         await until(lambda: attempts >= 4)
         monkeypatch.setattr(Store, "_make_log", make_log)
         await fill(cluster, "t", 5, first=5)
         await until_equal(cluster, "t", expected(10))
+        assert bool(removed) == (code == errno.EIO), "a full disk damages nothing"
 
 
 @in_loop

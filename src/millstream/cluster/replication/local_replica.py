@@ -37,6 +37,7 @@ from millstream.errors import (
     NotEnoughReplicas,
     NotLeader,
     NotLeaderAnymore,
+    Unavailable,
     UnknownLeaderEpoch,
 )
 from millstream.storage.log import Log
@@ -651,9 +652,8 @@ class LocalReplica:
         # If this fails, the log may be closed, and nothing else tells that it has to be repaired.
         self.is_end_lost = True
         partition = self.partition
-        if not partition.is_open:  # It cannot even be opened. Its leader has everything.
-            await partition.remove_log()
-            await partition.open_log()
+        if not partition.is_open:
+            await self._open_or_remove()
         elif partition.log.offline is not None:
             await partition.reopen(removes_damaged_end=True)
         elif last_base is not None:
@@ -662,6 +662,21 @@ class LocalReplica:
         self.is_end_lost = self.is_disowned = False
         self.slices_until = 0
         await self.begin_again()
+
+    async def _open_or_remove(self) -> None:
+        """Open a log that could not be opened before, or begin with an empty one.
+
+        Its leader has everything; but to fetch it again takes long, and is not necessary if only
+        the disk was full, or failed for a while.
+        """
+        try:
+            await self.partition.reopen(removes_damaged_end=True)
+        except Unavailable:
+            raise  # It can be opened later.
+        except (MillstreamError, OSError) as error:
+            logger.warning("%s: its log is removed: %s", self, error)
+            await self.partition.remove_log()
+            await self.partition.open_log()
 
     async def cut_unproved(self, offset: int) -> None:
         """Remove what is from `offset` on, committed or not: the leader has it."""

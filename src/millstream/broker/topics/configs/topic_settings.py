@@ -339,7 +339,7 @@ _SETTINGS = (
         "false",
         ACCEPTED,
         server_name="unclean.leader.election.enable",
-        meaning="Without effect: each partition has one replica, which is the leader.",
+        meaning="Without effect: a replica that is not in sync becomes the leader only on request.",
     ),
     # Segments.
     TopicSetting(
