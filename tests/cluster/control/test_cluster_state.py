@@ -23,7 +23,7 @@ ROW = NodeRow(
 
 
 def fail(*_: object) -> NoReturn:
-    raise KeyError("a bug of whoever is told")
+    raise KeyError("a bug of one who is told")
 
 
 @in_loop
