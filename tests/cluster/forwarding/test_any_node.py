@@ -93,10 +93,11 @@ CALLS: dict[tuple[str, str], Call | str] = {
     ("GET", "/v1/events"): "tests/cluster/forwarding/test_live_placement.py",
     ("GET", "/v1/ws"): "tests/cluster/forwarding/test_live_placement.py",
     ("GET", "/v1/queues/{queue}/work"): "tests/cluster/forwarding/test_coordinators.py",
-    ("POST", "/v1/cluster/reassign"): "tests/cluster/administration",
-    ("POST", "/v1/cluster/elect"): "tests/cluster/administration",
-    ("DELETE", "/v1/cluster/nodes/{node}"): "tests/cluster/administration",
+    ("POST", "/v1/cluster/reassign"): "tests/cli/cluster/test_administration.py",
+    ("POST", "/v1/cluster/elect"): "tests/cli/cluster/test_administration.py",
+    ("DELETE", "/v1/cluster/nodes/{node}"): "tests/cli/cluster/test_administration.py",
     ("POST", "/v1/cluster/nodes/{node}/breaker"): "tests/cli/cluster/test_breaker.py",
+    ("GET", "/v1/cluster/segments"): "tests/cli/cluster/test_verify_cluster.py",
     ("DELETE", "/v1/quotas"): "with PUT",
 }
 """In an order in which they can be sent. Operations that are tested elsewhere name the place."""

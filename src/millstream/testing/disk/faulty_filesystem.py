@@ -179,7 +179,7 @@ class _CountedCalls(CallFaults):
 
     def __init__(self, fault: Fault) -> None:
         self.kind = fault.kind
-        self._fault = fault
+        self.fault = fault
         self._made: list[Call] = []
         self.made = self._made
         self._lock = threading.Lock()
@@ -189,7 +189,7 @@ class _CountedCalls(CallFaults):
         call = Call(name, path)
         with self._lock:
             self._made.append(call)
-            if not self._fault.strikes(call):
+            if not self.fault.strikes(call):
                 return None
-        code = self._fault.error
+        code = self.fault.error
         return OSError(code, os.strerror(code), path)
