@@ -16,8 +16,8 @@ from millstream.testing.broker import RunningBroker, running_broker
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("docs/guides/http.md", "docs/reference/http.md")
-SHOWN_ONLY = ("wait_ms", "/v1/queues", "/v1/events", "/v1/ws", "/v1/streams", "curl -N")
-"""Commands that take long, or have tests of their own."""
+SHOWN_ONLY = ("wait_ms", "/v1/queues", "/v1/events", "/v1/ws", "/v1/streams", "/breaker", "curl -N")
+"""Commands that take long, need a cluster, or have tests of their own."""
 
 
 def commands(page: str) -> list[str]:
