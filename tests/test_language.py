@@ -49,6 +49,8 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", PAGES + MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_words_are_those_of_the_field(path: Path) -> None:
+    if not ODD.search(path.read_text()):
+        return  # Most files have none: they need not be split into tokens.
     # Names in backquotes are code: a release note has to name what was renamed.
     lines = [(number, line, CODE.sub("", line)) for number, line in texts_of(path)]
     odd = [f"line {number}: {line.strip()}" for number, line, text in lines if ODD.search(text)]
