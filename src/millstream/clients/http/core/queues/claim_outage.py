@@ -1,8 +1,8 @@
 """Claims of a worker that fail in a row: how long it pauses, and what it logs. Does no I/O.
 
 A claim that may have been executed is not repeated by the call itself, so its error reaches the
-worker at once. A worker that claimed again at once would do so thousands of times per second while
-connections are reset.
+worker at once. A worker that claimed again at once would do so as fast as it can while connections
+are reset.
 """
 
 from __future__ import annotations
