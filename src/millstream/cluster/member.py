@@ -171,6 +171,8 @@ class ClusterMember:
             self.state,
             broker.topics,
             self._coordinator_partition,
+            node_id=self.membership.node_id,
+            leading_life=self.membership.leading_life,
             rack=rack if selects_by_rack else None,
         )
         broker.topics.on_change(self._on_topic_change)

@@ -279,6 +279,33 @@ def test_a_worker_outlives_claims_that_are_cut(connect, proxy, client, queue):
     assert counts(queue) == (0, 0, 6)
 
 
+def test_a_worker_pauses_longer_and_longer_between_claims_that_fail_and_warns_once(connect, caplog):
+    unknown = refusal(504, "outcome_unknown")
+    empty = answer(200, {"jobs": [], "cost": {}})
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 7:
+            getattr(jobs, "_thing", jobs).stop()  # From within the loop of an `AsyncClient`.
+
+    config = {"pause_s_min": 1.0, "pause_s_max": 4.0}
+    with (
+        caplog.at_level(logging.INFO),
+        ScriptedNode(*[unknown] * 4, empty, unknown) as node,
+        connect(node.url, pause=pause, jitter=lambda: 0.0, config=config).queue("q").work() as jobs,
+    ):
+        assert list(jobs) == []
+        assert len(node.seen) == 8
+    assert pauses == [0.5, 1.0, 2.0, 2.0, 0.5, 1.0, 2.0], "an outage begins with a short one"
+    told = [record.getMessage() for record in caplog.records if "from queue q" in record.message]
+    assert [text.split(":")[0] for text in told] == [
+        "claim from queue q failed",
+        "claims from queue q succeed again after 4 that failed",
+        "claim from queue q failed",
+    ]
+
+
 def test_a_claim_of_unknown_outcome_is_not_taken_for_an_empty_queue(connect):
     """A node of a cluster answers so if the coordinator of the queue failed with the claim."""
     with ScriptedNode(

@@ -37,7 +37,7 @@ from tests.clients.proxy import Limits
 from .fake_node import FakeNode
 from .samples import COMMITTED, NOW_MS, UNCOMMITTED, confluent_producer
 
-METADATA, LIST_OFFSETS = 3, 2
+METADATA = 3
 WHERE = TopicPartition("t", 0)
 
 
@@ -201,7 +201,8 @@ def test_a_leader_that_moved_is_looked_for_anew():
         return offset(-1, error_code=6)
 
     def new(header, _):
-        assert header.api_key == LIST_OFFSETS
+        if header.api_key == METADATA:
+            return metadata(first.port, second.port, leader=1)
         return offset(7)
 
     with (
@@ -210,6 +211,34 @@ def test_a_leader_that_moved_is_looked_for_anew():
         KafkaClient(first.bootstrap, pause=lambda _: None) as node,
     ):
         assert node.offsets_at([WHERE], 0) == {WHERE: 7}
+
+
+@pytest.mark.parametrize("stale_leader", [0, -1])
+def test_another_node_is_asked_if_what_one_says_of_the_leader_does_not_help(stale_leader):
+    """Nodes that are cut off name the former leader, or none, however often they are asked."""
+
+    def cut_off(header, _):
+        if header.api_key == METADATA:
+            ports = first.port, second.port, third.port
+            return metadata(*ports, leader=stale_leader)
+        return offset(-1, error_code=6)
+
+    def connected(header, _):
+        if header.api_key == METADATA:
+            return metadata(first.port, second.port, third.port, leader=2)
+        return offset(7)
+
+    pauses = []
+    with (
+        FakeNode(cut_off) as first,
+        FakeNode(cut_off) as second,
+        FakeNode(connected) as third,
+        KafkaClient(
+            f"{first.bootstrap},{second.bootstrap},{third.bootstrap}", pause=pauses.append
+        ) as node,
+    ):
+        assert node.offsets_at([WHERE], 0) == {WHERE: 7}
+        assert len(pauses) == 2, "each of the nodes that are cut off is asked once"
 
 
 def test_a_partition_without_a_leader_is_waited_for():

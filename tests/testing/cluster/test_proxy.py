@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import socket
 import subprocess
@@ -16,6 +18,8 @@ from millstream.testing.cluster.proxy import LinkRule, Network, process_of_conne
 from millstream.testing.etcd import free_ports
 
 WAIT_SECONDS = 30.0
+STEPS_MAX = 20
+"""More turns of the event loop than the end of a connection takes."""
 
 
 class Pair:
@@ -146,6 +150,27 @@ def test_a_party_that_is_not_there_ends_the_connection(network: Network):
             socket.create_connection(("127.0.0.1", port), WAIT_SECONDS) as client,
         ):
             client.recv(1)
+
+
+@pytest.mark.parametrize("steps", range(STEPS_MAX))
+def test_a_network_may_be_closed_at_each_step_of_the_end_of_a_connection(steps: int):
+    """Whatever it leaves open is reported when it is collected, which is an error."""
+    network = Network()
+    pair = Pair(network)
+    with pair.connect() as client, pair.accept() as server:
+        client.sendall(b"x")
+        assert read(server, 1) == b"x"
+
+        async def end_and_close() -> None:
+            server.close()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await network._close()
+
+        asyncio.run_coroutine_threadsafe(end_and_close(), network._loop).result()
+        network.close()
+    pair.close()
+    gc.collect()
 
 
 def test_late_and_lost_bytes_arrive_complete_and_in_order(network: Network, pair: Pair):

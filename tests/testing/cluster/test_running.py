@@ -12,6 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from millstream.clients.kafka.client import KafkaClient
+from millstream.clients.partition import Isolation
+from millstream.records.topic_partition import TopicPartition
 from millstream.testing.cluster import NodeFailed, NodeFaults, RunningCluster, running_cluster
 from millstream.testing.cluster.node_faults import failing_disk, full_disk
 from millstream.testing.cluster.proxy import etcd_name, node_name
@@ -145,13 +147,19 @@ def test_the_clock_of_a_node_that_steps_is_seen_in_the_timestamps_of_its_records
 
 
 def test_a_leader_that_is_cut_off_from_etcd_is_replaced_and_comes_back(disturbed: RunningCluster):
-    leader, _ = follower(disturbed)
+    leader, other = follower(disturbed)
     for index in range(3):
         disturbed.network.cut(node_name(leader), etcd_name(index))
     deadline = time.monotonic() + HEAL_SECONDS_MAX
-    while disturbed.partitions("t")[0].leader_id in (leader, -1):
+    while disturbed.partitions("t", seen_by=other)[0].leader_id in (leader, -1):
         assert time.monotonic() < deadline
+    # Who is cut off does not know who was elected, but that it was replaced.
+    assert disturbed.partitions("t", seen_by=leader)[0].leader_id == -1
     produce(disturbed)
+    # A client that asks the node that is cut off first finds the new leader nevertheless.
+    names = f"{disturbed.nodes[leader].bootstrap},{disturbed.nodes[other].bootstrap}"
+    with KafkaClient(names, timeout_s=HEAL_SECONDS_MAX) as client:
+        assert client.bounds([TopicPartition("t", 0)], isolation=Isolation.READ_COMMITTED)
     disturbed.heal()
     disturbed.wait_until_in_sync()
     disturbed.check_replicas("t")

@@ -1,7 +1,9 @@
 """Metadata and connections of a cluster: partition leaders, and a connection to each node.
 
-Topic metadata is cached until a response contradicts it. A connection has one user at a time: a
-reader keeps its connection until it is done, and other callers get another one to the same node.
+Topic metadata is cached until a response contradicts it. Then another node is asked: one that is
+cut off from the cluster does not know of elections, and would give the same answer again. A
+connection has one user at a time: a reader keeps its connection until it is done, and other callers
+get another one to the same node.
 """
 
 from __future__ import annotations
@@ -61,6 +63,10 @@ class KafkaCluster:
         self._nodes: dict[int, BrokerAddress] = {}
         self._controller: BrokerAddress | None = None
         self._topics: dict[str, MetadataResponseTopic] = {}
+        self._source: BrokerAddress | None = None
+        """The node that answered for the cluster last."""
+        self._doubted: dict[BrokerAddress, None] = {}
+        """Nodes whose answers did not help, the last one at the end."""
 
     def deadline(self) -> Deadline:
         """Return the deadline of a call that starts now."""
@@ -123,8 +129,12 @@ class KafkaCluster:
     # Metadata.
 
     def forget(self) -> None:
-        """Drop the cached topic metadata."""
+        """Drop the cached topic metadata, and ask the node that it came from last."""
         self._topics.clear()
+        if self._source is not None:
+            self._doubted.pop(self._source, None)
+            self._doubted[self._source] = None
+            self._source = None
 
     def describe(
         self, names: Sequence[str] | None, deadline: Deadline, *, may_create: bool = False
@@ -197,9 +207,13 @@ class KafkaCluster:
         return BrokerAddress(coordinator.host, coordinator.port)
 
     def addresses(self) -> tuple[BrokerAddress, ...]:
-        """Return all known addresses, those with an idle connection first."""
-        known = (*self._idle, *self._nodes.values(), *self._bootstrap)
-        return tuple(dict.fromkeys(known))
+        """Return all known addresses, in the order in which they are asked about the cluster.
+
+        Those with an idle connection come first, and those whose answers did not help come last.
+        """
+        known = dict.fromkeys((*self._idle, *self._nodes.values(), *self._bootstrap))
+        doubted = [address for address in self._doubted if address in known]
+        return (*(address for address in known if address not in self._doubted), *doubted)
 
     def _call_any(self, request: object, deadline: Deadline) -> object:
         """Return the response of the first node that can be reached."""
@@ -209,9 +223,12 @@ class KafkaCluster:
             share = deadline.share(len(addresses) - at)
             try:
                 with self.borrow(address, share) as connection:
-                    return connection.call(request, deadline=share)
+                    answer = connection.call(request, deadline=share)
             except NodeUnreachable as error:
                 lost.append(f"{error.address}: {error.reason}")
+            else:
+                self._source = address
+                return answer
         names = ", ".join(str(address) for address in self._bootstrap)
         raise NodeUnreachable(names, f"no node can be reached ({'; '.join(lost)})")
 

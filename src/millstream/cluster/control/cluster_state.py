@@ -236,14 +236,20 @@ class SharedClusterView:
         topics: Topics,
         coordinator_partition: Callable[[CoordinatorKind, str], tuple[str, int]],
         *,
+        node_id: int,
+        leading_life: Callable[[], int | None],
         rack: str | None = None,
     ) -> None:
-        """Make the view.
+        """Make the view of the node `node_id`.
 
-        `coordinator_partition` returns the internal partition that a group or id belongs to. `rack`
-        is that of this node, if consumers may read from the nearest replica.
+        `coordinator_partition` returns the internal partition that a group or id belongs to.
+        `leading_life` returns the broker epoch in which this node may lead; None while it does not
+        believe in its lease. `rack` is that of this node, if consumers may read from the nearest
+        replica.
         """
         self._state = state
+        self._node_id = node_id
+        self._leading_life = leading_life
         self._topics = topics
         self._coordinator_partition = coordinator_partition
         self._rack = rack
@@ -279,7 +285,12 @@ class SharedClusterView:
         if state is None:
             return PartitionPlacement(NO_NODE, -1, (), ())
         nodes = self._state.nodes
-        is_led = state.leader in nodes
+        # Without its lease this node leads nothing, and may not have heard who was elected instead.
+        # Clients that it sent to itself would be refused, ask it again, and never look elsewhere.
+        is_deposed = (
+            state.leader == self._node_id and state.leader_broker_epoch != self._leading_life()
+        )
+        is_led = state.leader in nodes and not is_deposed
         return PartitionPlacement(
             leader=state.leader if is_led else NO_NODE,
             leader_epoch=state.leader_epoch,

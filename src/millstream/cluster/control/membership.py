@@ -121,6 +121,10 @@ class Membership:
                 logger.warning("the lease was not given up, and expires by itself: %s", error)
             self.lease = None
 
+    def leading_life(self) -> int | None:
+        """Return the broker epoch in which the node may lead; None without a valid lease."""
+        return self.broker_epoch if self.belief.is_valid(self._clock.monotonic()) else None
+
     def seconds_without_quorum(self) -> float:
         """Return for how long the node has not believed in its lease; 0 while it does."""
         now = self._clock.monotonic()

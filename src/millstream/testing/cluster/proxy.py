@@ -84,7 +84,6 @@ class Network:
         self._held: Counter[tuple[str, str]] = Counter()
         self._random = random.Random(seed)  # noqa: S311 - chooses what is late.
         self._changed = asyncio.Event()
-        self._connections: set[asyncio.Task[None]] = set()
         self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
         self._loop = asyncio.new_event_loop()
         self._servers: list[asyncio.Server] = []
@@ -147,9 +146,6 @@ class Network:
         self, port: int, target: tuple[str, int], target_name: str, source: Callable[[int], str]
     ) -> None:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._connections.add(task)
             self._writers.add(writer)
             try:
                 name = source(int(writer.get_extra_info("peername")[1]))
@@ -158,8 +154,6 @@ class Network:
                 _reset(writer)
             except asyncio.CancelledError:  # The network is closed; asyncio would report it.
                 _reset(writer)
-            finally:
-                self._connections.discard(task)
 
         self._servers.append(
             await asyncio.start_server(accept, "127.0.0.1", port, limit=CHUNK_SIZE_MAX)
@@ -182,14 +176,15 @@ class Network:
             # The other side hears of the end when bytes could reach it.
             await self._until_open(ended.name, remaining.name)
         finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            # Before anything is awaited: the network may be closed meanwhile, which cancels this.
             for writer in (source.writer, other.writer):
                 if is_complete:
                     writer.close()
                 else:  # Bytes were dropped: no reader may take this for a proper end.
                     _reset(writer)
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
 
     async def _pump(self, source: _Side, target: _Side) -> None:
         """Pass bytes on until `source` ends, or one of the connections breaks."""
@@ -254,9 +249,11 @@ class Network:
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
-        for task in self._connections:
+        await asyncio.sleep(0)  # Connections that were just accepted begin, and are ended as well.
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for writer in self._writers:  # Also those that still wait for a reader.
             writer.transport.abort()
         # Transports close their sockets in later turns of the loop.

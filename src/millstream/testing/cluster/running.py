@@ -105,11 +105,18 @@ class RunningCluster:
 
     # Where partitions are.
 
-    def partitions(self, topic: str) -> dict[int, MetadataResponsePartition]:
-        """Return leader, replicas and in-sync replicas of each partition."""
+    def partitions(
+        self, topic: str, *, seen_by: int | None = None
+    ) -> dict[int, MetadataResponsePartition]:
+        """Return leader, replicas and in-sync replicas of each partition.
+
+        They are those that the node `seen_by` names, or any node: the first that answers. A node
+        that is cut off from etcd does not know what has changed since.
+        """
+        bootstrap = None if seen_by is None else self.nodes[seen_by].bootstrap
         return {
             partition.partition_index: partition
-            for described in self._describe([topic])
+            for described in self._describe([topic], bootstrap)
             for partition in described.partitions
         }
 
@@ -166,8 +173,10 @@ class RunningCluster:
                     )
         return behind
 
-    def _describe(self, names: Sequence[str] | None) -> Sequence[MetadataResponseTopic]:
-        with KafkaClient(self.bootstrap, timeout_s=_CALL_SECONDS_MAX) as client:
+    def _describe(
+        self, names: Sequence[str] | None, bootstrap: str | None = None
+    ) -> Sequence[MetadataResponseTopic]:
+        with KafkaClient(bootstrap or self.bootstrap, timeout_s=_CALL_SECONDS_MAX) as client:
             return client.cluster.call_with_retries(
                 lambda deadline: client.cluster.describe(names, deadline).topics
             )

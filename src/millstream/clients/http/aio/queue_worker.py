@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Self
 
 from millstream.clients.http.core import operations
+from millstream.clients.http.core.queues.claim_outage import ClaimOutage
 from millstream.clients.http.core.queues.claimed_jobs import ClaimedJobs
 from millstream.errors import MillstreamError, NodeUnreachable, OutcomeUnknown, StaleReceipt
 
@@ -38,6 +39,8 @@ class AsyncQueueWorker:
         self._worker = worker
         self._stops_when_empty = stops_when_empty
         self._jobs: ClaimedJobs[AsyncJob] = ClaimedJobs()
+        context = queue.client.context
+        self._outage = ClaimOutage(queue.name, context.config, jitter=context.jitter)
         self._changed = asyncio.Event()
         self._is_stopped = False
         self._extender: asyncio.Task[None] | None = None
@@ -87,17 +90,19 @@ class AsyncQueueWorker:
         return None
 
     async def _claim(self) -> list[AsyncJob] | None:
-        """Return claimed jobs; `None` if it is unknown whether any were handed out."""
+        """Return claimed jobs; `None`, after a pause, if it is unknown whether there were any."""
         try:
-            return await self._queue.claim(
+            jobs = await self._queue.claim(
                 self._ahead, lease_ms=self._lease_ms, wait_ms=self._wait_ms, worker=self._worker
             )
         except (NodeUnreachable, OutcomeUnknown) as lost:
             if isinstance(lost, NodeUnreachable) and not lost.may_be_done:
                 raise
             # Jobs that it handed out return when their leases expire. There may be others now.
-            logger.warning("claim from queue %s failed: %s", self._queue.name, lost)
+            await self._queue.client.pause(self._outage.failed(lost))
             return None
+        self._outage.succeeded()
+        return jobs
 
     async def _ack(self, job: AsyncJob) -> None:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Self
 
 from millstream.clients.http.core import operations
+from millstream.clients.http.core.queues.claim_outage import ClaimOutage
 from millstream.clients.http.core.queues.claimed_jobs import ClaimedJobs
 from millstream.errors import MillstreamError, NodeUnreachable, OutcomeUnknown, StaleReceipt
 
@@ -38,6 +39,8 @@ class QueueWorker:
         self._worker = worker
         self._stops_when_empty = stops_when_empty
         self._jobs: ClaimedJobs[ClientJob] = ClaimedJobs()
+        context = queue.client.context
+        self._outage = ClaimOutage(queue.name, context.config, jitter=context.jitter)
         self._condition = threading.Condition()
         self._is_stopped = False
         self._extender: threading.Thread | None = None
@@ -95,17 +98,19 @@ class QueueWorker:
         return None
 
     def _claim(self) -> list[ClientJob] | None:
-        """Return claimed jobs; `None` if it is unknown whether any were handed out."""
+        """Return claimed jobs; `None`, after a pause, if it is unknown whether there were any."""
         try:
-            return self._queue.claim(
+            jobs = self._queue.claim(
                 self._ahead, lease_ms=self._lease_ms, wait_ms=self._wait_ms, worker=self._worker
             )
         except (NodeUnreachable, OutcomeUnknown) as lost:
             if isinstance(lost, NodeUnreachable) and not lost.may_be_done:
                 raise
             # Jobs that it handed out return when their leases expire. There may be others now.
-            logger.warning("claim from queue %s failed: %s", self._queue.name, lost)
+            self._queue.client.pause(self._outage.failed(lost))
             return None
+        self._outage.succeeded()
+        return jobs
 
     def _ack(self, job: ClientJob) -> None:
         try:
