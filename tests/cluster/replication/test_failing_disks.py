@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cluster.replication import replica_manager, replica_repair
+from millstream.cluster.replication.local_replica import LocalReplica
+from millstream.cluster.replication.replica_fetcher import ReplicaFetcher, _SentPartition
 from millstream.errors import (
     LogOffline,
     MillstreamError,
@@ -21,6 +24,7 @@ from millstream.errors import (
     StorageFailed,
     Unavailable,
 )
+from millstream.protocols.peer.messages.peer_fetch import PeerFetchResponsePartition
 from millstream.storage.disk.filesystem import OsFilesystem
 from millstream.storage.files.names import PART_SUFFIX
 from millstream.testing import Fault, FaultyFilesystem
@@ -39,6 +43,7 @@ from tests.cluster.replication.damage import (
     expected,
     files_are_equal,
     fill,
+    follower_of,
     is_in_sync,
     segment_files,
     until_equal,
@@ -136,6 +141,12 @@ class Writer:
         return self.acked
 
 
+def replica_of(cluster: LocalCluster, node_id: int) -> LocalReplica:
+    replica = cluster.partition(node_id, "t").replica
+    assert isinstance(replica, LocalReplica)
+    return replica
+
+
 def is_complete(cluster: LocalCluster, node_id: int, acked: list[str]) -> bool:
     """Whether readers of a node see everything that was acknowledged, in order."""
     if not cluster.partition(node_id, "t").is_open:
@@ -217,3 +228,93 @@ async def test_a_segment_that_the_disk_cannot_read_is_copied_from_another_replic
         await until(lambda: not store.damage())
         assert files_are_equal(cluster, "t")
         assert cluster.leader_of("t") == leader
+
+
+@in_loop
+async def test_a_repair_that_failed_leaves_no_problem_if_the_state_changed_before_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 10)
+        await until_equal(cluster, "t", expected(10))
+        broken = follower_of(cluster, "t")
+        manager = cluster.member(broken).replicas
+        replica = replica_of(cluster, broken)
+
+        async def fail(*, removes_damaged_end: bool = False) -> None:
+            raise Unavailable("the disk does not answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(replica.partition, "reopen", fail)
+            replica.partition.log._go_offline(OSError(errno.EIO, "a sync failed"))
+            await until(
+                lambda: (
+                    "the disk does not answer" in str(replica.problem)
+                    and not manager.repair._tasks
+                    and replica.key not in manager._applying
+                )
+            )
+        manager._on_partition(replica.key, None)  # As the watch of the metadata store does.
+        await until_equal(cluster, "t", expected(10))
+        await until(lambda: replica.problem is None)
+
+
+@in_loop
+async def test_a_follower_whose_log_is_offline_after_a_fetch_has_no_problem_once_it_is_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    finish = ReplicaFetcher._finish
+    failing: list[LocalReplica] = []
+
+    async def finish_offline(
+        fetcher: ReplicaFetcher, sent: _SentPartition, result: PeerFetchResponsePartition
+    ) -> None:
+        if sent.replica in failing:
+            failing.remove(sent.replica)
+            sent.replica.partition.log._go_offline(OSError(errno.EIO, "a seal was not written"))
+            await finish(fetcher, sent, result)
+            assert "a seal was not written" in str(sent.replica.problem)
+        else:
+            await finish(fetcher, sent, result)
+
+    monkeypatch.setattr(ReplicaFetcher, "_finish", finish_offline)
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 1)
+        await until_equal(cluster, "t", expected(1))
+        replica = replica_of(cluster, follower_of(cluster, "t"))
+        failing.append(replica)
+        await fill(cluster, "t", 1, first=1)
+        await until(lambda: not failing)
+        await until_equal(cluster, "t", expected(2))
+        await until(lambda: replica.problem is None)
+
+
+@in_loop
+async def test_a_role_that_is_tried_again_in_vain_does_not_hasten_the_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Else each replica of a dead disk is repaired every second, with two lines in the log."""
+    monkeypatch.setattr(replica_manager, "ROLE_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(replica_repair, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(replica_repair, "RETRY_SECONDS_MIN", 0.05)
+    disks = make_disks()
+    async with local_cluster(
+        tmp_path, lease_ttl_ms=LONG_LEASE_MS, disks=filesystems(disks), replica_lag_ms_max=1_000
+    ) as cluster:
+        await cluster.create("t", configs=SMALL_SEGMENTS)
+        await fill(cluster, "t", 10)
+        broken = follower_of(cluster, "t")
+        manager = cluster.member(broken).replicas
+        replica = replica_of(cluster, broken)
+        disks[broken].fail(errno.EIO, WRITES | READS)
+        await fill(cluster, "t", 10, first=10)
+        await until(lambda: not replica.partition.is_open)
+        manager._on_partition(replica.key, None)
+        await until(lambda: "cannot take its role" in str(replica.role_problem))
+        attempts = manager.repair._attempts
+        await until(lambda: replica.key in attempts and attempts[replica.key].failures > 4)
+        disks[broken].heal()
+        await until_equal(cluster, "t", expected(20))
+        await until(lambda: not manager.problems())

@@ -86,8 +86,14 @@ class LocalReplica:
         self.partition = partition
         self.leader: LeaderReplica | None = None
         self.follower: FollowerReplica | None = None
-        self.problem: str | None = None
-        """Why the replica does not follow or lead as it should, if so."""
+        # Each problem has one owner, which sets and clears it. With one for all, nobody would know
+        # whether the last one who set it is the one whose problem is over.
+        self.role_problem: str | None = None
+        """Why the replica could not take its role. Of `ReplicaManager`."""
+        self.repair_problem: str | None = None
+        """Why the last attempt to repair it failed. Of `ReplicaRepair`."""
+        self.follow_problem: str | None = None
+        """Why it stopped following; ends when it follows again."""
         self.on_leading: Callable[[LocalReplica, int | None], None] = lambda *_: None
         """Called with the leader epoch when this node leads, and with None when it stops."""
         self.on_news: Callable[[LocalReplica], None] = lambda _: None
@@ -123,6 +129,11 @@ class LocalReplica:
 
     def __str__(self) -> str:
         return str(self.partition)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the replica does not follow or lead as it should, if so."""
+        return self.repair_problem or self.role_problem or self.follow_problem
 
     # What the broker asks.
 
@@ -326,8 +337,7 @@ class LocalReplica:
 
     async def _lead(self, state: ReplicationState) -> None:
         context, log = self._context, self.partition.log
-        self.follower = None
-        self.problem = None
+        self.follower = self.follow_problem = None
         if state.leader_epoch in state.unclean_epochs:
             await self._accept_loss(log)
             log = self.partition.log
@@ -421,6 +431,8 @@ class LocalReplica:
             segment_base=end.segment,
             position=end.position,
         )
+        if not self.is_repaired:  # Else it does not fetch yet.
+            self.follow_problem = None
 
     def _read_waiting(self, log: Log) -> None:
         """Read what the batches behind the high watermark tell about producers."""
@@ -442,7 +454,7 @@ class LocalReplica:
         was_present, self.is_present = self.is_present, False
         self.is_unproved = self.is_end_lost = self.is_far_behind = self.was_damaged = False
         self.is_disowned = False
-        self.problem = None
+        self.role_problem = self.repair_problem = self.follow_problem = None
         if was_present:
             self.partition.note_moved()
 
@@ -586,8 +598,8 @@ class LocalReplica:
             return
         decision = follower.diverging(fetch, epoch, end)
         if isinstance(decision, ReplicaStopped):
-            self.problem = f"{self}: the replica is stopped: {decision.reason}"
-            logger.error("%s", self.problem)
+            self.follow_problem = f"{self}: the replica is stopped: {decision.reason}"
+            logger.error("%s", self.follow_problem)
         elif isinstance(decision, Cut):
             await self._cut(follower, decision.offset)
 
@@ -617,8 +629,10 @@ class LocalReplica:
 
     def stop(self, reason: str) -> None:
         """Stop following until all segments were compared with those of the leader."""
-        self.problem = f"{self}: {reason}; it is compared with its leader's, segment by segment"
-        logger.error("%s", self.problem)
+        self.follow_problem = (
+            f"{self}: {reason}; it is compared with its leader's, segment by segment"
+        )
+        logger.error("%s", self.follow_problem)
         self._context.counters.mismatches += 1
         follower = self.follower
         if follower is not None and follower.stopped is None:
@@ -708,7 +722,6 @@ class LocalReplica:
         self.is_unproved = self.is_far_behind = self.is_disowned = False
         # What comes next is not finished yet, however much it is.
         self.slices_until = max(sealed_end, self.partition.log.replication.durable_offset + 1)
-        self.problem = None
         await self.begin_again()
 
     async def remove_files(self) -> None:

@@ -254,8 +254,8 @@ class ReplicaFetcher:
         try:
             await replica.begin_again()
         except MillstreamError as failure:
-            replica.problem = f"{replica}: the replica does not follow: {failure}"
-            logger.error("%s", replica.problem)  # noqa: TRY400
+            replica.follow_problem = f"{replica}: the replica does not follow: {failure}"
+            logger.error("%s", replica.follow_problem)  # noqa: TRY400
 
     def _write(
         self, sent: _SentPartition, result: PeerFetchResponsePartition
@@ -328,7 +328,7 @@ class ReplicaFetcher:
             return
         log = replica.partition.log
         if log.offline is not None:
-            replica.problem = f"{replica}: {log.offline}"
+            replica.follow_problem = f"{replica}: {log.offline}"
             self._on_repair(replica)
             return
         end = log.replication.position

@@ -65,13 +65,6 @@ class LedPartition(NamedTuple):
     """Replicas that it should have, without those that are being removed."""
 
 
-class _FailedRole(NamedTuple):
-    """Why a replica could not take its role, and the next attempt."""
-
-    problem: str
-    retry: asyncio.TimerHandle
-
-
 class ReplicaManager:
     """The replicas of one node. Owned by one event loop."""
 
@@ -100,7 +93,8 @@ class ReplicaManager:
         self._peers = peers
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._applying: dict[PartitionId, asyncio.Task[None]] = {}
-        self._failed_roles: dict[PartitionId, _FailedRole] = {}
+        self._role_retries: dict[PartitionId, asyncio.TimerHandle] = {}
+        """The next attempt of each replica that could not take its role."""
         self._ticks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._saver: asyncio.Task[None] | None = None
@@ -126,8 +120,7 @@ class ReplicaManager:
         """Forget the partitions of a deleted topic."""
         for index in range(len(topic.partitions)):
             key = PartitionId(topic.id, index)
-            if (failed := self._failed_roles.pop(key, None)) is not None:
-                failed.retry.cancel()
+            self._cancel_retry(key)
             if (replica := self.replicas.pop(key, None)) is not None:
                 replica.forget()
 
@@ -176,8 +169,8 @@ class ReplicaManager:
         if self._on_partition in state.on_partition:
             state.on_partition.remove(self._on_partition)
             state.on_life_ended.remove(self._on_life_ended)
-        for failed in self._failed_roles.values():
-            failed.retry.cancel()
+        for key in list(self._role_retries):
+            self._cancel_retry(key)
         tasks = [*self._ticks, *self._applying.values()]
         await self.repair.stop()
         for loop_task in (self._ticker, self._saver):
@@ -217,6 +210,11 @@ class ReplicaManager:
         """Apply the newest state of a partition, after what is being applied now."""
         if self._is_running:
             self._run_later(key, lambda replica: self._apply(replica, is_new_life=is_new_life))
+
+    def _retry_later(self, key: PartitionId) -> None:
+        """Try again to apply the state of a partition, after what is being applied now."""
+        if self._is_running:
+            self._run_later(key, self._retry)
 
     async def run_exclusive(
         self, key: PartitionId, change: Callable[[LocalReplica], Awaitable[None]]
@@ -260,37 +258,47 @@ class ReplicaManager:
             self._follow_leader(replica)
 
     async def _apply(self, replica: LocalReplica, *, is_new_life: bool) -> None:
+        await self._take_role(replica, is_new_life=is_new_life)
+        if replica.is_repaired:  # By another leader, for example.
+            self.repair.wake(replica)
+
+    async def _retry(self, replica: LocalReplica) -> None:
+        # If this fails too, nothing is new for the repair, which waits longer after each attempt.
+        if await self._take_role(replica) and replica.is_repaired:
+            self.repair.wake(replica)
+
+    async def _take_role(self, replica: LocalReplica, *, is_new_life: bool = False) -> bool:
+        """Apply the state of a partition; return whether the replica has the role it asks for."""
         try:
             if is_new_life:
                 await replica.end_life()
             await replica.apply(self.context.state.partitions.get(replica.key))
         except MillstreamError as error:
             self._role_failed(replica, str(error))
+            return False
         except Exception:
             self.context.counters.internal_errors += 1
-            if replica.key not in self._failed_roles:
+            if replica.key not in self._role_retries:
                 logger.exception("%s: the replica cannot take its role", replica)
             self._role_failed(replica, "internal error")
-        else:
-            failed = self._failed_roles.pop(replica.key, None)
-            if failed is not None:
-                failed.retry.cancel()
-                if replica.problem == failed.problem:
-                    replica.problem = None
-        if replica.is_repaired:
-            self.repair.wake(replica)
+            return False
+        self._cancel_retry(replica.key)
+        replica.role_problem = None
+        return True
 
     def _role_failed(self, replica: LocalReplica, reason: str) -> None:
-        replica.problem = f"{replica}: the replica cannot take its role: {reason}"
-        before = self._failed_roles.get(replica.key)
-        if before is not None:
-            before.retry.cancel()
-        if before is None or before.problem != replica.problem:
-            logger.error("%s", replica.problem)
-        retry = asyncio.get_running_loop().call_later(
-            ROLE_RETRY_SECONDS, self._apply_later, replica.key
+        problem = f"{replica}: the replica cannot take its role: {reason}"
+        if problem != replica.role_problem:
+            logger.error("%s", problem)
+        replica.role_problem = problem
+        self._cancel_retry(replica.key)
+        self._role_retries[replica.key] = asyncio.get_running_loop().call_later(
+            ROLE_RETRY_SECONDS, self._retry_later, replica.key
         )
-        self._failed_roles[replica.key] = _FailedRole(replica.problem, retry)
+
+    def _cancel_retry(self, key: PartitionId) -> None:
+        if (retry := self._role_retries.pop(key, None)) is not None:
+            retry.cancel()
 
     def _follow_leader(self, replica: LocalReplica) -> None:
         leader_id = replica.leader_id

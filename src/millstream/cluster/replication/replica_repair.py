@@ -147,6 +147,7 @@ class ReplicaRepair:
             if (
                 replica.is_repaired
                 or replica.was_damaged
+                or replica.repair_problem is not None  # What was damaged may be deleted by now.
                 or (replica.partition.is_open and replica.partition.was_damaged)
                 or (names and str(replica.partition) in names)
             ):
@@ -170,8 +171,8 @@ class ReplicaRepair:
                 if step is RepairStep.NOTHING:
                     if damage == NO_DAMAGE:
                         replica.note_repaired()
-                    if self._attempts.pop(replica.key, None) is not None:
-                        replica.problem = None
+                    self._attempts.pop(replica.key, None)
+                    replica.repair_problem = None
                     return
                 logger.warning("%s: repair: %s", replica, step.value)
                 await self._do(step, replica, damage)
@@ -183,12 +184,12 @@ class ReplicaRepair:
         except MillstreamError as error:
             self._retry_later(replica)
             if replica.key in self._replicas:
-                replica.problem = f"{replica}: the replica is not repaired yet: {error}"
-                logger.warning("%s", replica.problem)
+                replica.repair_problem = f"{replica}: the replica is not repaired yet: {error}"
+                logger.warning("%s", replica.repair_problem)
         except Exception:
             self._retry_later(replica)
-            replica.problem = f"{replica}: the replica is not repaired yet: internal error"
-            logger.exception("%s", replica.problem)
+            replica.repair_problem = f"{replica}: the replica is not repaired yet: internal error"
+            logger.exception("%s", replica.repair_problem)
         finally:
             replica.resync = None
 
