@@ -681,7 +681,7 @@ class LocalReplica:
         """Open a log that could not be opened before, or begin with an empty one.
 
         Its leader has everything; but to fetch it again takes long, and is not necessary if only
-        the disk was full, or failed for a while.
+        the disk was full, or works again by now.
         """
         try:
             await self.partition.reopen(removes_damaged_end=True)
