@@ -236,8 +236,8 @@ async def test_a_leader_whose_proposal_failed_in_an_unexpected_way_proposes_agai
         monkeypatch.setattr(proposer, "propose", fail_once)
         await cluster.stop_node(follower)
         await until(lambda: follower not in partition("t", 0).isr)
-        assert failed
-        assert cluster.member(leader).replicas.context.counters.internal_errors == len(failed)
+        # Some of them are proposals of the controller, if it is the same node.
+        assert 0 < cluster.member(leader).replicas.context.counters.internal_errors <= len(failed)
 
 
 @pytest.mark.parametrize("error", [Unavailable("the disk is full"), KeyError("a bug")])
