@@ -16,6 +16,7 @@ from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.partition.partition import Partition
 from millstream.cluster.member import ClusterMember
 from millstream.config.schema import (
+    AccessConfig,
     BrokerConfig,
     ClusterConfig,
     Endpoint,
@@ -65,6 +66,8 @@ class LocalCluster:
         self.settings = dict(settings or {})
         self.telemetry = TelemetryConfig()
         """For nodes that are started from now on."""
+        self.access = AccessConfig()
+        """For nodes that are started from now on."""
         self.disks: dict[int, Filesystem] = {}
         """File systems of nodes that do not use the one of the machine."""
 
@@ -81,6 +84,7 @@ class LocalCluster:
             http=ANY_PORT,
             broker=BrokerConfig(node_id=node_id),
             telemetry=self.telemetry,
+            access=self.access,
             cluster=ClusterConfig(
                 **{
                     "name": "test",
@@ -213,11 +217,13 @@ async def local_cluster(
     racks: Sequence[str] = (),
     telemetry: TelemetryConfig | None = None,
     disks: Mapping[int, Filesystem] | None = None,
+    access: AccessConfig | None = None,
     **settings: Any,
 ) -> AsyncIterator[LocalCluster]:
     """Run a cluster for the duration of the block."""
     cluster = LocalCluster(directory, count, lease_ttl_ms, racks, settings)
     cluster.telemetry = telemetry or cluster.telemetry
+    cluster.access = access or cluster.access
     cluster.disks.update(disks or {})
     await cluster.start()
     try:

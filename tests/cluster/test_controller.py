@@ -245,6 +245,42 @@ def test_replicas_that_lost_records_do_not_let_others_be_removed():
     assert done.replicas == (4, 3, 1)
 
 
+def lone(node: int) -> ReplicationState:
+    """Return the state of a partition with one replica, whose node leads."""
+    return replace(state_of((node,), leader=node), replicas=(node,))
+
+
+def test_lone_replicas_are_spread_until_no_node_has_two_more_than_another():
+    nodes = nodes_of(1, 2, 3)
+    states = [lone(1) for _ in range(16)]
+    counts = Counter({1: 16})
+    for number, state in enumerate(states):
+        moved = controller.spread(state, nodes, counts)
+        if moved is not None:
+            assert moved.removing == (1,), "a reassignment as any other"
+            counts.subtract(state.target)
+            counts.update(moved.target)
+            states[number] = moved
+    assert sorted(counts.values()) == [5, 5, 6]
+    assert Counter(state.target[0] for state in states) == counts
+    settled = [lone(node) for node in counts.elements()]
+    assert not any(controller.spread(state, nodes, counts) for state in settled)
+
+
+def test_only_a_lone_replica_that_leads_on_a_node_that_stays_is_moved():
+    counts = {1: 16}
+    nodes = nodes_of(1, 2)
+    assert controller.spread(lone(1), nodes, counts) is not None
+    assert controller.spread(state_of((1, 2)), nodes, counts) is None, "it has two replicas"
+    moving = controller.reassign(lone(1), (2,), nodes)
+    assert controller.spread(moving, nodes, counts) is None, "it is moving"
+    assert controller.spread(lone(1), nodes_of(2), counts) is None, "its node is gone"
+    leaving = nodes_of(1, 2, node_1={"is_stopping": True})
+    assert controller.spread(lone(1), leaving, counts) is None, "its node is leaving"
+    leaving = nodes_of(1, 2, node_2={"is_stopping": True})
+    assert controller.spread(lone(1), leaving, counts) is None, "the other is leaving"
+
+
 def test_a_reassignment_can_be_replaced_and_cancelled():
     nodes = nodes_of(1, 2, 3, 4, 5)
     state = controller.reassign(state_of(), (1, 2, 4), nodes)

@@ -427,6 +427,45 @@ def test_a_leader_hands_over_when_its_successor_has_everything():
     assert not leader.apply(proposal)
 
 
+def test_a_leader_does_not_hand_over_before_it_has_synced_what_it_wrote():
+    # Else it would follow with an end that the next leader does not take it for.
+    leader = LeaderOf()
+    leader.append(5, is_synced=False)
+    leader.machine.hand_over(2, leader.now)
+    leader.fetch(2, 5)
+    assert leader.machine.tick(leader.now) is None
+    leader.machine.synced(5)
+    assert leader.machine.tick(leader.now) is not None
+
+
+def test_a_leader_whose_log_failed_hands_over_what_it_has_synced():
+    leader = LeaderOf()
+    leader.append(3)
+    leader.append(5, is_synced=False)
+    leader.fetch(2, 3)
+    leader.machine.log_failed()
+    leader.machine.hand_over(2, leader.now)
+    proposal = leader.machine.tick(leader.now)
+    assert proposal is not None
+    assert proposal.state.leader == 2
+
+
+def test_nobody_is_behind_because_of_what_a_failed_log_cannot_hand_out():
+    leader = LeaderOf()
+    leader.append(3)
+    leader.append(5, is_synced=False)
+    leader.fetch(2, 3)
+    leader.fetch(3, 2)
+    leader.machine.log_failed()
+    leader.wait(0.4)
+    leader.fetch(2, 3)
+    leader.wait(0.4)
+    proposal = leader.machine.tick(leader.now)
+    assert proposal is not None
+    assert proposal.state.isr == members(1, 2), "node 3 lacks a synced record"
+    assert leader.fetch(2, 5).kind is FetchKind.SERVE, "it may have fetched more before"
+
+
 def test_a_leader_whose_hand_over_is_in_doubt_answers_nobody_until_the_revision_has_moved():
     leader = LeaderOf()
     leader.machine.hand_over(2, leader.now)

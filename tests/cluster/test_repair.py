@@ -7,6 +7,7 @@ import pytest
 from millstream.cluster.controller import ClusterNode, candidates, elected
 from millstream.cluster.isr import IsrPolicy
 from millstream.cluster.repair import (
+    CommittedEnd,
     FoundLog,
     RepairStep,
     ReplicaCondition,
@@ -55,25 +56,59 @@ def test_a_follower_never_touches_its_end_while_it_counts():
 
 
 @pytest.mark.parametrize(
-    ("found", "high_watermark", "has_others", "is_lost"),
+    ("found", "committed", "has_others", "is_lost"),
     [
-        (FoundLog(10), 10, True, False),
-        (FoundLog(12), 10, True, False),
-        (FoundLog(9), 10, True, True),
-        (FoundLog(9), 10, False, True),
+        (FoundLog(10), CommittedEnd(10), True, False),
+        (FoundLog(12), CommittedEnd(10), True, False),
+        (FoundLog(9), CommittedEnd(10), True, True),
+        (FoundLog(9), CommittedEnd(10), False, True),
         (FoundLog(9), None, True, False),
-        (FoundLog(None), 10, False, True),
-        (FoundLog(None), 0, True, False),
+        (FoundLog(None), CommittedEnd(10), False, True),
+        (FoundLog(None), CommittedEnd(0), True, False),
         (FoundLog(None), None, True, True),
         (FoundLog(None), None, False, False),
         (FoundLog(None, "damaged"), None, False, True),
     ],
 )
 def test_records_that_a_log_had_are_missed(
-    found: FoundLog, high_watermark: int | None, has_others: bool, is_lost: bool
+    found: FoundLog, committed: CommittedEnd | None, has_others: bool, is_lost: bool
 ):
-    reason = lost_records(found, high_watermark, has_others=has_others)
+    reason = lost_records(found, committed, has_others=has_others)
     assert (reason is not None) == is_lost
+
+
+TWO_EPOCHS = FoundLog(12, epochs=((1, 0), (4, 8)))
+"""Offsets 0 to 7 are of epoch 1, and 8 to 11 of epoch 4."""
+
+
+@pytest.mark.parametrize(
+    ("found", "committed", "is_lost"),
+    [
+        (TWO_EPOCHS, CommittedEnd(12, 4), False),
+        (TWO_EPOCHS, CommittedEnd(9, 4), False),
+        (TWO_EPOCHS, CommittedEnd(8, 1), False),
+        (TWO_EPOCHS, CommittedEnd(12, 5), True),  # An older copy, whose end was replaced.
+        (TWO_EPOCHS, CommittedEnd(9, 3), True),
+        (TWO_EPOCHS, CommittedEnd(8, 0), True),
+        (TWO_EPOCHS, CommittedEnd(12), False),  # A release without epochs stored it.
+        (TWO_EPOCHS, CommittedEnd(0), False),
+        # Retention removed the record meanwhile.
+        (TWO_EPOCHS._replace(start_offset=8), CommittedEnd(8, 3), False),
+        (TWO_EPOCHS._replace(start_offset=7), CommittedEnd(8, 3), True),
+        (FoundLog(12), CommittedEnd(12, 4), False),
+    ],
+)
+def test_a_log_that_is_long_enough_and_has_other_records_is_noticed(
+    found: FoundLog, committed: CommittedEnd, is_lost: bool
+):
+    assert (lost_records(found, committed, has_others=True) is not None) == is_lost
+
+
+def test_the_reason_names_the_offset_and_both_epochs():
+    assert lost_records(TWO_EPOCHS, CommittedEnd(9, 3), has_others=True) == (
+        "its record at offset 8 is of leader epoch 4, and the one that was committed there is of"
+        " epoch 3"
+    )
 
 
 STATE = ReplicationState(

@@ -321,6 +321,27 @@ def reassign(state: ReplicationState, target: Sequence[int], nodes: Nodes) -> Re
     )
 
 
+def spread(
+    state: ReplicationState, nodes: Nodes, counts: Mapping[int, int]
+) -> ReplicationState | None:
+    """Return the state that moves the only replica of a partition to a node that has fewer.
+
+    `counts` are the replicas by node that are to be spread. None if the partition is on the right
+    node, is moving already, or its node is not there or about to leave.
+    """
+    if len(state.target) != 1 or state.adding or state.removing:
+        return None
+    (holder,) = state.target
+    free = [node.id for node in nodes.values() if not node.is_stopping]
+    if holder not in free or state.leader != holder:
+        return None
+    least = min(free, key=lambda node: (counts.get(node, 0), node))
+    # With a difference of one, a move would only exchange the two nodes.
+    if counts.get(holder, 0) - counts.get(least, 0) < 2:
+        return None
+    return reassign(state, [least], nodes)
+
+
 def cancel_reassignment(state: ReplicationState, nodes: Nodes) -> ReplicationState:
     """Return the state that moves a partition back to the replicas that it had."""
     return reassign(state, [node for node in state.replicas if node not in state.adding], nodes)

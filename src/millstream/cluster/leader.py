@@ -89,6 +89,7 @@ class LeaderReplica:
         "_counted",
         "_followers",
         "_handed_over_since",
+        "_has_log_failed",
         "_is_resigned",
         "_lease",
         "_limiter",
@@ -148,6 +149,7 @@ class LeaderReplica:
         self.min_insync = min_insync
         """Changes with the configuration of the topic."""
         self.is_fenced = False
+        self._has_log_failed = False
         self._lease = lease
         self._policy = policy
         self._limiter = limiter
@@ -177,6 +179,21 @@ class LeaderReplica:
         """Note that the log is durable up to `end`; return whether the high watermark moved."""
         self.synced_end = end
         return self._advance()
+
+    def log_failed(self) -> None:
+        """Note that the log takes nothing more, and that nobody can fetch what is not synced.
+
+        A follower that has everything else is not behind, and may be the successor.
+        """
+        self._has_log_failed = True
+        for follower in self._followers.values():
+            if follower.end >= self.synced_end:
+                follower.behind_since = NEVER
+
+    @property
+    def _available_end(self) -> int:
+        """The end of what followers can fetch."""
+        return self.synced_end if self._has_log_failed else self.written_end
 
     def started_at(self, log_start: int) -> None:
         """Note that records before `log_start` were deleted."""
@@ -234,14 +251,15 @@ class LeaderReplica:
         if request.broker_epoch != follower.broker_epoch:
             if request.broker_epoch < follower.broker_epoch:
                 return FENCED_BROKER_EPOCH
-            follower.begin_life(request.broker_epoch, self.written_end, now)
+            follower.begin_life(request.broker_epoch, self._available_end, now)
         offset = request.offset
         difference = self._difference(offset, request.last_epoch)
         if difference is not None:
             return difference
         was_at = follower.end
         good_fetches_max = self._policy.good_fetches_min
-        follower.fetched(offset, self.written_end, good_fetches_max, now, revision=request.revision)
+        end = self._available_end
+        follower.fetched(offset, end, good_fetches_max, now, revision=request.revision)
         if offset != was_at:
             self._advance()
         return SERVE
@@ -397,7 +415,7 @@ class LeaderReplica:
         self._waits_for_state = False
         self._is_resigned = False
         self._followers = {
-            node: self._followers.get(node) or FollowerProgress(node, self.written_end, now)
+            node: self._followers.get(node) or FollowerProgress(node, self._available_end, now)
             for node in state.replicas
             if node != self.node
         }
@@ -458,7 +476,7 @@ class LeaderReplica:
             and member is not None
             and not follower.is_gone
             and member.broker_epoch == follower.broker_epoch
-            and follower.end >= self.written_end
+            and follower.end >= self._available_end <= self.synced_end
         )
         is_late = now >= self._handed_over_since + self._policy.hand_over_seconds
         if is_ready and member is not None and not is_late:

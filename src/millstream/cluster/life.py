@@ -21,7 +21,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from millstream.errors import CorruptData
+from millstream.errors import CorruptData, UnknownFormat
+
+VERSION = 1
 
 TOKENS_MAX = 256
 """Attempts to register with an unknown outcome, one after the other, before a node would have to
@@ -73,7 +75,7 @@ def begin_life(
 
 def encode_life(record: LifeRecord) -> bytes:
     """Return the value to store."""
-    return msgspec.json.encode({"version": 1, "token": record.token, "since": record.since})
+    return msgspec.json.encode({"version": VERSION, "token": record.token, "since": record.since})
 
 
 class _StoredLife(msgspec.Struct):
@@ -83,9 +85,11 @@ class _StoredLife(msgspec.Struct):
 
 
 def decode_life(value: bytes) -> LifeRecord:
-    """Read a stored value; raise `CorruptData`."""
+    """Read a stored value; raise `UnknownFormat` or `CorruptData`."""
     try:
         stored = msgspec.json.decode(value, type=_StoredLife)
     except msgspec.MsgspecError as error:
         raise CorruptData(f"record of a life: {error}") from error
+    if stored.version != VERSION:
+        raise UnknownFormat(f"record of a life has version {stored.version}, expected {VERSION}")
     return LifeRecord(stored.token, stored.since)

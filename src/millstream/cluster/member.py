@@ -37,7 +37,7 @@ from millstream.cluster.control.membership import Membership
 from millstream.cluster.control.node_identity import IdentityFile
 from millstream.cluster.control.node_row import NodeRow
 from millstream.cluster.control.proposer import Proposer
-from millstream.cluster.control.replication_factor import min_insync_of
+from millstream.cluster.control.replication_factor import FACTOR_DEFAULT, min_insync_of
 from millstream.cluster.control.shared_topics import ClusterTopics
 from millstream.cluster.coordination.cluster_partitions import ClusterPartitions
 from millstream.cluster.coordination.internal_topics import PARTITIONS, topic_of
@@ -78,8 +78,10 @@ class ClusterMember:
         clock: Clock,
         policy: IsrPolicy | None = None,
         resync: ResyncPolicy | None = None,
+        replicas_default: int = FACTOR_DEFAULT,
     ) -> None:
         self.node_id = node_id
+        self._replicas_default = replicas_default
         self._peers = peers
         self.cluster_id = cluster
         self.metadata: Metadata = metadata
@@ -113,7 +115,10 @@ class ClusterMember:
             resync or ResyncPolicy(),
         )
         self.topics: SharedTopics = ClusterTopics(
-            metadata, self.state, DeletedTopics(metadata, node_id)
+            metadata,
+            self.state,
+            DeletedTopics(metadata, node_id),
+            replicas=replicas_default,
         )
         partitions = ClusterPartitions(self.state, self.replicas)
         remote = RemoteTransactions(
@@ -146,6 +151,7 @@ class ClusterMember:
     async def open(self) -> None:
         """Load the state of the cluster. Before the broker is opened."""
         self.replicas.context.high_watermarks.open()
+        await self.membership.check_last_life()
         await self.state.open()
 
     def add_partition(self, topic: Topic, partition: Partition) -> None:
@@ -159,6 +165,7 @@ class ClusterMember:
         *,
         kafka: Endpoint,
         http: Endpoint,
+        is_http_tls: bool = False,
         peer: Endpoint,
         rack: str | None,
         selects_by_rack: bool,
@@ -174,6 +181,7 @@ class ClusterMember:
             node_id=self.membership.node_id,
             leading_life=self.membership.leading_life,
             rack=rack if selects_by_rack else None,
+            replicas=self._replicas_default,
         )
         broker.topics.on_change(self._on_topic_change)
         row = NodeRow(
@@ -181,6 +189,7 @@ class ClusterMember:
             release=release,
             kafka=(kafka.host, kafka.port),
             http=(http.host, http.port),
+            is_http_tls=is_http_tls,
             peer=(peer.host, peer.port),
             rack=rack,
             started_ms=started_ms,
@@ -196,6 +205,7 @@ class ClusterMember:
             self.proposer,
             clock=self._clock,
             create_internal_topics=self._create_internal_topics,
+            replicas=self._replicas_default,
         )
         self._holds_watch = await self._holds.follow(broker.queues.report_hold)
         self.replicas.start(broker.store)

@@ -19,6 +19,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
+from millstream.cluster.epochs import NO_EPOCH, EpochHistory
 from millstream.cluster.replication_state import NO_LIFE, IsrMember, Proposal, ReplicationState
 
 
@@ -115,27 +116,58 @@ class FoundLog(NamedTuple):
     """None if there is no log, or it cannot be read."""
     problem: str | None = None
     """Why its end is not to be trusted, if so."""
+    start_offset: int = 0
+    epochs: tuple[tuple[int, int], ...] = ()
+    """Its leader epochs, with the offset at which each began."""
 
 
-def lost_records(found: FoundLog, high_watermark: int | None, *, has_others: bool) -> str | None:
+class CommittedEnd(NamedTuple):
+    """What a node stored of a replica in its former life, outside of the log."""
+
+    offset: int
+    """The high watermark: the log had every record before it, and they were committed."""
+    epoch: int = NO_EPOCH
+    """The leader epoch of the last record before it; `NO_EPOCH` if that is not known."""
+
+
+def lost_records(
+    found: FoundLog, committed: CommittedEnd | None, *, has_others: bool
+) -> str | None:
     """Return why a log lacks records that it had; None if it has them all, as far as one can tell.
 
-    `high_watermark` is what the node stored in its former life, outside of the log: up to there
-    the log had everything. `has_others` tells whether other nodes have replicas.
+    `has_others` tells whether other nodes have replicas.
     """
     if found.problem is not None:
         return found.problem
     if found.end_offset is None:
         # A new partition may have no log yet. Then nothing is lost by catching up, but without
         # another replica nobody could be elected.
-        if high_watermark or (has_others and high_watermark is None):
+        if (has_others and committed is None) or (committed is not None and committed.offset):
             return "its log is missing"
         return None
-    if high_watermark is not None and found.end_offset < high_watermark:
+    if committed is None:
+        return None
+    if found.end_offset < committed.offset:
         return (
-            f"its log ends at offset {found.end_offset}, and had everything up to {high_watermark}"
+            f"its log ends at offset {found.end_offset}, and had everything up to"
+            f" {committed.offset}"
         )
-    return None
+    return _diverged(found, committed)
+
+
+def _diverged(found: FoundLog, committed: CommittedEnd) -> str | None:
+    """Return why a log that is long enough does not have what was committed, if so.
+
+    Two logs with the same epoch at an offset agree before it (`epochs.py`). With another epoch
+    there, this log is an older copy: its end was not committed, and was replaced since.
+    """
+    epoch = EpochHistory(found.epochs).last_epoch(found.start_offset, committed.offset)
+    if NO_EPOCH in (epoch, committed.epoch) or epoch == committed.epoch:
+        return None
+    return (
+        f"its record at offset {committed.offset - 1} is of leader epoch {epoch}, and the one that"
+        f" was committed there is of epoch {committed.epoch}"
+    )
 
 
 class DisownStep(NamedTuple):

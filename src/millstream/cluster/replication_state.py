@@ -77,6 +77,8 @@ class ReplicationState:
     @property
     def target(self) -> tuple[int, ...]:
         """The replicas after the reassignment in progress, if there is one."""
+        if not self.removing:  # As nearly always, and this is asked for very often.
+            return self.replicas
         return tuple(node for node in self.replicas if node not in self.removing)
 
     def member(self, node: int) -> IsrMember | None:

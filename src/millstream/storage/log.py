@@ -987,6 +987,7 @@ class Log:
 
     def _flush(self) -> None:
         self._segments.flush()
+        self.replication.note_write()
 
     def _rewind(self, offset: int) -> None:
         self.replication.decisions.truncate(offset)

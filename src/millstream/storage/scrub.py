@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from millstream.clock import Timer, Timers
 from millstream.config.schema import Durability
-from millstream.errors import DamagedRecords, MillstreamError, Stopping
+from millstream.errors import MillstreamError, Stopping
 from millstream.storage.disk.background_tasks import BackgroundTasks
 from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.io_throttle import IoThrottle
@@ -36,6 +36,7 @@ from millstream.storage.files.scrub_file import (
     write_scrub_progress,
 )
 from millstream.storage.log import Log
+from millstream.storage.log_check import check_in_log
 from millstream.storage.segment.segment import SealedSegment
 from millstream.storage.segment.segment_check import SegmentCheck, check_segment
 
@@ -49,9 +50,6 @@ LOOK_SECONDS = 60.0
 
 SAVE_MS = 60_000
 """How often the progress of a pass is saved: this much may be read twice after a crash."""
-
-LOOKS_MAX = 5
-"""How often a segment that looks damaged is read again because its log was cut meanwhile."""
 
 
 # Decisions.
@@ -218,17 +216,17 @@ class Scrubber:
     async def _scrub_segment(self, name: LogName, segment: SealedSegment) -> None:
         if self._is_stopping:
             raise Stopping("the scrub was stopped")
-        if await self._check(segment):
+        if (await self._check(segment)).damage:
             await self._confirm(name, segment)
         self.counters.segments += 1
         self.progress = replace(self.progress, last=ScrubPosition(*name, segment.base_offset))
         if self._store.now_ms() - self._saved_ms >= SAVE_MS:
             await self._save()
 
-    async def _check(self, segment: SealedSegment) -> Sequence[DamagedRecords]:
+    async def _check(self, segment: SealedSegment) -> SegmentCheck:
         check = partial(check_segment, segment, on_read=self._count)
         result: SegmentCheck = await self._background.run(check)
-        return result.damage
+        return result
 
     def _count(self, size: int) -> None:
         """Count bytes that were read, and wait for their time to pass; called in the thread."""
@@ -241,20 +239,12 @@ class Scrubber:
         It may have been rewritten, evicted or cut while it was read.
         """
         log = self._store.find(name) or await self.opener(name)
-        for _ in range(LOOKS_MAX):
-            truncations = log.truncations
-            current = next((s for s in log.sealed if s.path == segment.path), None)
-            if current is None:
-                return
-            damage = await self._check(current)
-            if log.truncations == truncations and current in log.segments:
-                self._report(log, damage)
-                return
 
-    def _report(self, log: Log, damage: Sequence[DamagedRecords]) -> None:
-        self.counters.damaged_segments += bool(damage)
-        for damaged in damage:
-            log.report_damage(damaged)
+        def find(_: object) -> SealedSegment | None:
+            return next((s for s in log.sealed if s.path == segment.path), None)
+
+        checked = await check_in_log(log, find, self._check)
+        self.counters.damaged_segments += checked is not None and bool(checked[1].damage)
 
     async def _save(self) -> None:
         self._saved_ms = self._store.now_ms()

@@ -32,18 +32,22 @@ from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from millstream.clock import Clock, SystemClock, Timers
+from millstream.config.cpus import format_cpus
 from millstream.config.schema import Durability, LogConfig, ReplayPriority, StoreConfig
 from millstream.errors import (
+    CorruptFile,
     InvalidConfig,
     LogClosed,
     MillstreamError,
     StorageFailed,
     StoreLocked,
+    UnknownFormat,
     UnknownLog,
     again,
 )
 from millstream.storage.append.byte_budget import ByteBudget
 from millstream.storage.append.group_committer import GroupCommitter
+from millstream.storage.disk.cpu_affinity import allowed_cpus, pin_thread
 from millstream.storage.disk.errors import transient_error
 from millstream.storage.disk.executor import Executor, ThreadExecutor
 from millstream.storage.disk.file_cache import FileCache
@@ -87,6 +91,7 @@ from millstream.storage.retention.eviction import Eviction
 from millstream.storage.retention.retention_clock import (
     RetentionClock,
     load_retention_clock,
+    read_retention_clock,
     save_retention_clock,
 )
 from millstream.storage.retention.size_caps import caps_of
@@ -111,6 +116,17 @@ CLOCK_SAVE_SECONDS = 60.0
 
 _EPHEMERAL_ROOT = "/ephemeral"
 """Directory of logs of class `ephemeral`, in the in-memory file system."""
+
+
+def check_store_format(filesystem: Filesystem, path: str) -> None:
+    """Raise `UnknownFormat` if a later release has written the files of a store itself.
+
+    Nothing is changed. Damage, and files of logs, are found when the store is opened.
+    """
+    with contextlib.suppress(OSError, CorruptFile):
+        read_document(filesystem, join(path, NODE_FILE), STORE_KIND, STORE_VERSION)
+    with contextlib.suppress(OSError, CorruptFile):
+        read_retention_clock(filesystem, path)
 
 
 class StoreOpenReport(NamedTuple):
@@ -187,7 +203,7 @@ class Store:
         self.opening = StoreOpenReport()
         # Cleaning blocks a thread for a long time, so it has its own.
         self._cleaning_background = background or ThreadExecutor(
-            1, name="millstream-upkeep", on_start=partial(self._take_priority, LOWEST_BEST_EFFORT)
+            1, name="millstream-upkeep", on_start=partial(self._prepare_thread, LOWEST_BEST_EFFORT)
         )
         self.maintenance = Maintenance(
             self, background=self._cleaning_background, monotonic=self._clock.monotonic
@@ -195,7 +211,7 @@ class Store:
         """Background maintenance of all logs: retention and cleaning."""
         # A scrub waits in its thread until it may read on, so it has its own too.
         self._scrub_background = background or ThreadExecutor(
-            1, name="millstream-scrub", on_start=partial(self._take_priority, IDLE)
+            1, name="millstream-scrub", on_start=partial(self._prepare_thread, IDLE)
         )
         self.scrubber = Scrubber(
             self,
@@ -206,7 +222,7 @@ class Store:
         )
         """Reads sealed segments now and then, to find damage."""
         self._replay_background = background or ThreadExecutor(
-            REPLAY_THREADS, name="millstream-replay", on_start=partial(self._take_priority, IDLE)
+            REPLAY_THREADS, name="millstream-replay", on_start=partial(self._prepare_thread, IDLE)
         )
         self.prefetcher = Prefetcher(
             self._replay_background, page_cache_probe or detect_page_cache_probe()
@@ -262,8 +278,17 @@ class Store:
                 self.replay_priority = ReplayPriority.IDLE
         logger.info("%s: sync backend: %s", self.path, self.sync_backend)
 
-    def _take_priority(self, priority: IoPriority) -> None:
-        """Lower the disk priority of the calling thread, if that is configured and allowed."""
+    def _prepare_thread(self, priority: IoPriority) -> None:
+        """Lower the disk priority of the calling thread and pin it, as configured and allowed."""
+        if cpus := self.config.maintenance_cpus:
+            try:
+                pin_thread(cpus)
+            except OSError as error:
+                allowed = format_cpus(allowed_cpus())
+                logger.warning(
+                    "maintenance runs on processors %s, not on %s: %s",
+                    *(allowed, format_cpus(cpus), error.strerror),
+                )
         if self.config.replay_priority is ReplayPriority.IDLE:
             with contextlib.suppress(OSError):
                 set_io_priority(priority)
@@ -457,6 +482,16 @@ class Store:
     def is_failed(self, name: LogName) -> bool:
         """Return whether a log exists and could not be read when the store was opened."""
         return name in self._failed
+
+    def check_formats(self) -> None:
+        """Raise `UnknownFormat` if a later release has written to one of the logs.
+
+        Such a log fails when it is requested, and others can be used. For a replica that is not
+        enough: what it lacks would be fetched from others, and what it has removed.
+        """
+        for error in self._failed.values():
+            if isinstance(error, UnknownFormat):
+                raise again(error)
 
     def end_offset_of(self, name: LogName) -> int | None:
         """Return the end of a log, open or not; `None` if it cannot be read."""

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from millstream.config.schema import (
+    AccessConfig,
     BrokerConfig,
     Endpoint,
     HttpConfig,
@@ -27,6 +28,7 @@ from millstream.config.schema import (
     NodeConfig,
     StoreConfig,
     TelemetryConfig,
+    TlsConfig,
 )
 from millstream.node import Node
 from millstream.storage.disk.filesystem import Filesystem
@@ -54,7 +56,7 @@ class RunningBroker:
     @property
     def url(self) -> str:
         """URL for HTTP clients."""
-        return f"http://{self._server.http}"
+        return self._server.http_url
 
     @property
     def server(self) -> Node:
@@ -103,6 +105,8 @@ def running_broker(
     kafka: Endpoint = _ANY_PORT,
     filesystem: Filesystem | None = None,
     telemetry: TelemetryConfig | None = None,
+    tls: TlsConfig | None = None,
+    access: AccessConfig | None = None,
 ) -> Iterator[RunningBroker]:
     """Run a broker with its data in the directory `data` for the duration of the block.
 
@@ -118,6 +122,8 @@ def running_broker(
         log=log or LogConfig(),
         store=store or StoreConfig(),
         telemetry=telemetry or TelemetryConfig(),
+        tls=tls or TlsConfig(),
+        access=access or AccessConfig(),
     )
     running = RunningBroker(config, filesystem=filesystem)
     running.start()

@@ -29,6 +29,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from millstream.testing.network_host import LOOPBACK, NetworkHost
+
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 20.0
 DATA_BYTES_MAX = 256 * 1024 * 1024
@@ -59,15 +61,21 @@ class RunningEtcdMember:
     """One member of etcd, which can be killed and started again with its data."""
 
     def __init__(
-        self, name: str, directory: Path, ports: tuple[int, int], tls: EtcdTls | None
+        self,
+        name: str,
+        directory: Path,
+        ports: tuple[int, int],
+        tls: EtcdTls | None,
+        host: NetworkHost = LOOPBACK,
     ) -> None:
         self.name = name
         self.data = directory / name
         """Its data directory."""
         self.log = directory / f"{name}.log"
         scheme = "http" if tls is None else "https"
-        self.client_url = f"{scheme}://127.0.0.1:{ports[0]}"
-        self.peer_url = f"http://127.0.0.1:{ports[1]}"
+        self.client_url = f"{scheme}://{host.address}:{ports[0]}"
+        self.peer_url = f"http://{host.address}:{ports[1]}"
+        self._host = host
         self._port = ports[0]
         self._tls = tls
         self._options: Sequence[str] = ()
@@ -92,6 +100,7 @@ class RunningEtcdMember:
                 "etcd is not installed: run `make etcd`, or install Debian's etcd-server"
             )
         command = [
+            *self._host.command,
             executable,
             f"--name={self.name}",
             f"--data-dir={self.data}",
@@ -159,14 +168,14 @@ class RunningEtcdMember:
         connection: http.client.HTTPConnection
         if self._tls is None:
             connection = http.client.HTTPConnection(
-                "127.0.0.1", self._port, timeout=_HEALTH_SECONDS_MAX
+                self._host.address, self._port, timeout=_HEALTH_SECONDS_MAX
             )
         else:
             context = ssl.create_default_context(cafile=self._tls.ca_file)
             if self._tls.is_client_checked:
                 context.load_cert_chain(self._tls.cert_file, self._tls.key_file)
             connection = http.client.HTTPSConnection(
-                "127.0.0.1", self._port, timeout=_HEALTH_SECONDS_MAX, context=context
+                self._host.address, self._port, timeout=_HEALTH_SECONDS_MAX, context=context
             )
         try:
             connection.request(method, path, None if message is None else json.dumps(message))
@@ -179,11 +188,22 @@ class RunningEtcdMember:
 class RunningEtcd:
     """All members of an etcd."""
 
-    def __init__(self, directory: Path, *, members: int, tls: EtcdTls | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        members: int,
+        tls: EtcdTls | None,
+        hosts: Sequence[NetworkHost] = (),
+    ) -> None:
         ports = free_ports(2 * members)
         self.members = [
             RunningEtcdMember(
-                f"m{number}", directory, (ports[2 * number], ports[2 * number + 1]), tls
+                f"m{number}",
+                directory,
+                (ports[2 * number], ports[2 * number + 1]),
+                tls,
+                hosts[number] if hosts else LOOPBACK,
             )
             for number in range(members)
         ]
@@ -243,12 +263,16 @@ def running_etcd(
     members: int = 1,
     tls: EtcdTls | None = None,
     options: Sequence[str] = (),
+    hosts: Sequence[NetworkHost] = (),
 ) -> Iterator[RunningEtcd]:
-    """Run etcd with its data below `directory` for the duration of the block."""
+    """Run etcd with its data below `directory` for the duration of the block.
+
+    `hosts` is where each member listens; by default all do on the loopback address.
+    """
     for attempt in range(1, ATTEMPTS + 1):
         place = Path(directory) / f"etcd-{attempt}"
         place.mkdir(parents=True)
-        etcd = RunningEtcd(place, members=members, tls=tls)
+        etcd = RunningEtcd(place, members=members, tls=tls, hosts=hosts)
         try:
             etcd.start(options)
         except EtcdFailed:

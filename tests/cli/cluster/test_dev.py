@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from millstream.cli.cluster.dev_cluster import check_port
+from millstream.cli.processes.addresses import check_port
 from millstream.errors import InvalidConfig
 from tests.cli.nodes import MILLSTREAM, PATIENCE, wait_until
 

@@ -225,7 +225,18 @@ async def test_a_second_node_with_the_same_id_waits_and_says_for_whom(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "key", ["nodes/7", f"partitions/{uuid.UUID(int=7)}/0", topic_key("later"), "adopting"]
+    "key",
+    [
+        "nodes/7",
+        "lives/1",
+        f"partitions/{uuid.UUID(int=7)}/0",
+        topic_key("later"),
+        "adopting",
+        "quotas/later",
+        "queues/later",
+        "configs/later",
+        f"deleted/{uuid.UUID(int=7)}",
+    ],
 )
 def test_metadata_of_a_later_release_is_refused_and_left_alone(tmp_path: Path, key: str) -> None:
     @in_loop
@@ -241,6 +252,13 @@ def test_metadata_of_a_later_release_is_refused_and_left_alone(tmp_path: Path, k
             "kafka": ["h", 1],
             "http": ["h", 1],
             "peer": ["h", 1],
+            # Of other rows.
+            "entity": {},
+            "rates": {},
+            "name": "later",
+            "nodes": [1],
+            "token": "t",
+            "since": 1,
         }
         await server.connect().transact(puts={key: msgspec.json.encode(later)})
         before = list(await server.connect().list(""))

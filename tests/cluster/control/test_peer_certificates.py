@@ -10,16 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from millstream import node_cluster
-from millstream.cluster.control.peer_certificates import (
-    PeerCertificates,
-    PeerTlsFiles,
-    names_host,
-)
+from millstream.cluster.control.peer_certificates import PeerCertificates, names_host
+from millstream.config.certificates import CertificateFiles
 from millstream.config.schema import ClusterConfig, Endpoint, NodeConfig
 from millstream.errors import InvalidConfig, OutcomeUnknown, PeerUnavailable
 from millstream.node import Node
 from millstream.protocols.peer.error_codes import PeerErrorCode
+from millstream.servers import tls
 from millstream.testing.memory_metadata import MetadataServer
 from tests.cluster.local_cluster import local_cluster, submit, until, values_of
 from tests.in_loop import in_loop
@@ -147,7 +144,7 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
         certificates(authority, str(tmp_path / "missing.pem"))
     other_key = authority.issue("node-2")
     with pytest.raises(InvalidConfig, match="cannot be used"):
-        PeerCertificates(PeerTlsFiles(authority.certificate, good, other_key))
+        PeerCertificates(CertificateFiles(good, other_key, authority.certificate))
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("hello")
     garbage.chmod(0o600)
@@ -187,7 +184,7 @@ def test_changed_files_are_read_again_and_bad_ones_are_not_used(
 async def test_nodes_with_certificates_replicate_and_take_new_ones_while_they_run(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(node_cluster, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(tls, "CHECK_SECONDS", 0.02)
     paths = {n: tmp_path / f"node-{n}.pem" for n in (1, 2)}
     for number, path in paths.items():
         shutil.copy(authority.issue(f"node-{number}"), path)
@@ -283,8 +280,8 @@ def test_the_commands_of_the_manual_make_certificates_that_nodes_take(tmp_path: 
     @in_loop
     async def run() -> None:
         made = PeerCertificates(
-            PeerTlsFiles(
-                *(str(tmp_path / name) for name in ("peer-ca.pem", "peer.pem", "peer.key"))
+            CertificateFiles(
+                *(str(tmp_path / name) for name in ("peer.pem", "peer.key", "peer-ca.pem"))
             )
         )
         async with running_peer(ssl_context=made.server_context) as server:

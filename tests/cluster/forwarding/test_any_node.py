@@ -99,6 +99,14 @@ CALLS: dict[tuple[str, str], Call | str] = {
     ("POST", "/v1/cluster/nodes/{node}/breaker"): "tests/cli/cluster/test_breaker.py",
     ("GET", "/v1/cluster/segments"): "tests/cli/cluster/test_verify_cluster.py",
     ("DELETE", "/v1/quotas"): "with PUT",
+    ("GET", "/v1/access/whoami"): "tests/cluster/forwarding/test_access.py",
+    ("GET", "/v1/access/acls"): "tests/servers/http/test_access_matrix.py",
+    ("POST", "/v1/access/acls"): "tests/servers/http/test_access_matrix.py",
+    ("DELETE", "/v1/access/acls"): "tests/servers/http/test_access_matrix.py",
+    ("GET", "/v1/access/tokens"): "tests/servers/http/test_access_matrix.py",
+    ("POST", "/v1/access/tokens"): "tests/cluster/forwarding/test_access.py",
+    ("DELETE", "/v1/access/tokens/{token}"): "tests/cluster/forwarding/test_access.py",
+    ("GET", "/v1/access/users"): "tests/servers/http/test_access_matrix.py",
 }
 """In an order in which they can be sent. Operations that are tested elsewhere name the place."""
 

@@ -12,7 +12,7 @@ from millstream.cluster.reading import partition_anywhere
 from millstream.cluster.reading.partition_anywhere import PartitionAnywhere
 from millstream.cluster.reading.remote_partition import PartitionEnds, RemotePartition
 from millstream.cluster.replication.local_replica import LocalReplica
-from millstream.errors import LeaderNotAvailable
+from millstream.errors import LeaderNotAvailable, NotLeader
 from millstream.protocols.peer.messages.fetch_batches import (
     FetchBatchesRequest,
     FetchBatchesResponse,
@@ -188,3 +188,51 @@ async def test_a_node_that_is_elected_while_it_asks_the_leader_shows_what_that_o
         await anywhere.catch_up()
         assert looks == 3
         monkeypatch.undo()
+
+
+@in_loop
+async def test_a_replica_that_leaves_the_isr_while_a_reader_waits_tells_no_stale_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path) as cluster:
+        await create(cluster, "t", factor=3)
+        leader = leader_of(cluster, "t")
+        [follower, _] = others(cluster, leader)
+        partition = cluster.partition(follower, "t")
+        anywhere = partition.anywhere
+        assert isinstance(anywhere, PartitionAnywhere)
+        assert (await anywhere.remote.ask()).high_watermark == 0
+        await submit(cluster.partition(leader, "t"), "1", "2", "3")
+        wait = partition.settle
+
+        async def leave_while_waiting(offset: int | None = None) -> None:
+            await wait(offset)
+            left = anywhere._replica
+            monkeypatch.setattr(LocalReplica, "is_in_sync", property(lambda self: self is not left))
+
+        monkeypatch.setattr(partition, "settle", leave_while_waiting)
+        await anywhere.settle(3)
+        assert not anywhere.is_here
+        assert anywhere.high_watermark == 3
+        monkeypatch.undo()
+
+
+@in_loop
+async def test_a_leader_without_its_lease_does_not_say_that_an_offset_is_past_the_end(
+    tmp_path: Path,
+):
+    """Another node may lead by now, and have told a client that offset."""
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
+        await create(cluster, "t", factor=3)
+        leader = leader_of(cluster, "t")
+        partition = cluster.partition(leader, "t")
+        await submit(partition, "1")
+        await partition.anywhere.settle(2)  # It leads: nobody was told offset 2.
+        cluster.isolate(leader)
+        replica = partition.replica
+        assert isinstance(replica, LocalReplica)
+        now = cluster.nodes[leader].broker.clock.monotonic
+        await until(lambda: replica.leader is None or not replica.leader.may_answer(now()))
+        with pytest.raises(NotLeader):
+            await partition.settle(2)
+        cluster.heal(leader)

@@ -40,7 +40,7 @@ def loads(cluster: RunningCluster, topics: list[str]) -> Iterator[list[Load]]:
     idempotent, transactions, appends, jobs, kafkajs = topics
     loads: list[Load] = [
         IdempotentLoad(bootstrap, idempotent),
-        TransactionLoad(bootstrap, transactions),
+        TransactionLoad(bootstrap, transactions, logs),
         GroupLoad(bootstrap, idempotent, "classic", logs),
         GroupLoad(bootstrap, idempotent, "consumer", logs),
         AppendLoad(urls, bootstrap, appends),

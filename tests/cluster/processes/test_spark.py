@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,13 @@ from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 
 from millstream.clients.kafka.client import KafkaClient
-from millstream.spark import source_cache
-from millstream.spark.session import running_session
 from millstream.testing.cluster import RunningCluster
 from millstream.testing.cluster.reading import WAIT_SECONDS, read_topic
-
-# Queries of tests are short: optimizing compilation would take half of their time.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 WORKER_LATE = "Python worker failed to connect back"
 QUERY_STARTS_MAX = 5
 RECORDS = 600
 BATCH_RECORDS = 60
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    conf = {"spark.sql.shuffle.partitions": "2"}
-    with running_session("millstream cluster tests", "local[2,3]", conf) as session:
-        yield session
-    while source_cache._sources:
-        source_cache._sources.popitem()[1].close()
 
 
 @pytest.fixture

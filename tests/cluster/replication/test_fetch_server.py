@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from pathlib import Path
 
 import pytest
 
 from millstream.cluster.control.cluster_state import PartitionId
+from millstream.cluster.replication import fetch_server
 from millstream.cluster.replication.fetch_server import FetchServer
 from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.messages.peer_fetch import (
@@ -15,19 +17,26 @@ from millstream.protocols.peer.messages.peer_fetch import (
     PeerFetchRequestPartition,
     PeerFetchResponsePartition,
 )
-from tests.cluster.local_cluster import local_cluster
+from tests.cluster.local_cluster import local_cluster, until
 from tests.in_loop import in_loop
 
 FOLLOWER = 9
 
 
-def fetch(*, session_id: int, session_epoch: int, topics: tuple[uuid.UUID, ...]):
+def fetch(
+    *,
+    session_id: int,
+    session_epoch: int,
+    topics: tuple[uuid.UUID, ...],
+    wait_ms_max: int = 0,
+    bytes_max: int = 1024,
+):
     return PeerFetchRequest(
         session_id=session_id,
         session_epoch=session_epoch,
         broker_epoch=1,
-        wait_ms_max=0,
-        bytes_max=1024,
+        wait_ms_max=wait_ms_max,
+        bytes_max=bytes_max,
         partitions=tuple(
             PeerFetchRequestPartition(
                 topic_id=topic_id,
@@ -64,6 +73,82 @@ async def test_a_refused_partition_is_not_refused_again_unless_it_is_named_again
             fetch(session_id=first.session_id, session_epoch=2, topics=(topic_id,)), FOLLOWER
         )
         assert len(third.partitions) == 1
+
+
+@in_loop
+async def test_a_fetch_that_waits_looks_only_at_partitions_with_something_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    looks: list[int] = []
+    full: set[int] = set()
+
+    async def read_partition(
+        _: FetchServer, key: PartitionId, *_args: object
+    ) -> PeerFetchResponsePartition:
+        looks.append(key.topic_id.int)
+        batches = memoryview(b"new") if key.topic_id.int in full else None
+        return PeerFetchResponsePartition(
+            topic_id=key.topic_id, index=0, high_watermark=7, batches=batches
+        )
+
+    monkeypatch.setattr(FetchServer, "_read_partition", read_partition)
+    topics = tuple(uuid.UUID(int=number) for number in range(1, 4))
+    async with local_cluster(tmp_path, 1) as cluster:
+        server = cluster.member(1).replicas.server
+        request = fetch(session_id=0, session_epoch=0, topics=topics, wait_ms_max=60_000)
+        answer = asyncio.ensure_future(server.fetch(request, FOLLOWER))
+        await until(lambda: looks == [1, 2, 3])
+        server.wake(PartitionId(topics[1], 0))
+        await until(lambda: looks == [1, 2, 3, 2])
+        server.wake(PartitionId(uuid.UUID(int=9), 0))
+        full.add(3)
+        server.wake(PartitionId(topics[2], 0))
+        response = await answer
+        assert looks == [1, 2, 3, 2, 3]
+        found = {result.topic_id.int: bool(result.batches) for result in response.partitions}
+        assert found == {1: False, 2: False, 3: True}, "with what was new in the others"
+
+
+@in_loop
+async def test_in_a_large_session_a_fetch_looks_at_what_is_new_and_at_times_at_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    looks: list[int] = []
+
+    async def read_partition(
+        _: FetchServer, key: PartitionId, *args: object
+    ) -> PeerFetchResponsePartition:
+        looks.append(key.topic_id.int)
+        remaining = args[-1]
+        assert isinstance(remaining, int)
+        batches = memoryview(bytes(1000)) if key.topic_id.int < 3 and remaining else None
+        return PeerFetchResponsePartition(topic_id=key.topic_id, index=0, batches=batches)
+
+    monkeypatch.setattr(FetchServer, "_read_partition", read_partition)
+    monkeypatch.setattr(fetch_server, "SMALL_SESSION", 3)
+    monkeypatch.setattr(fetch_server, "COMPLETE_SECONDS", 3600.0)
+    topics = tuple(uuid.UUID(int=number) for number in range(1, 5))
+    async with local_cluster(tmp_path, 1) as cluster:
+        server = cluster.member(1).replicas.server
+
+        async def looked_at(session_epoch: int, *named: uuid.UUID) -> list[int]:
+            looks.clear()
+            request = fetch(
+                session_id=session_id, session_epoch=session_epoch, topics=named, bytes_max=2000
+            )
+            await server.fetch(request, FOLLOWER)
+            return looks.copy()
+
+        session_id = 0
+        assert await looked_at(0, *topics) == [1, 2, 3, 4]
+        session = server._sessions[FOLLOWER]
+        session_id = session.id
+        # There was no room for the last two, so they come first.
+        assert await looked_at(1, topics[0]) == [3, 4, 1]
+        server.wake(PartitionId(topics[3], 0))
+        assert await looked_at(2, topics[1], topics[0]) == [4, 2, 1]
+        session.complete_at = 0.0
+        assert sorted(await looked_at(3)) == [1, 2, 3, 4]
 
 
 @in_loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,16 @@ from millstream.cluster.control.node_row import NodeRow, encode_node
 from millstream.cluster.replication_state import NO_LIFE, decode_state
 from millstream.errors import DamagedRecords, MillstreamError
 from millstream.metadata.interface import MetadataChange
+from millstream.storage.append.pending_append import Appended
 from tests.cluster.forwarding.cluster_http import send
-from tests.cluster.local_cluster import LONG_LEASE_MS, LocalCluster, local_cluster, until
+from tests.cluster.local_cluster import (
+    LONG_LEASE_MS,
+    SHORT_LEASE_MS,
+    LocalCluster,
+    local_cluster,
+    submit,
+    until,
+)
 from tests.cluster.replication.damage import (
     SMALL_SEGMENTS,
     copy_directory,
@@ -196,6 +204,8 @@ async def test_a_node_that_lost_records_is_not_elected_before_it_is_repaired(
         await cluster.start_node(follower)
         await fill(cluster, "t", 40, first=20)
         await until_equal(cluster, "t", expected(60))
+        states = cluster.member(follower).state.partitions
+        await until(lambda: all(state.is_counted(follower) for state in states.values()))
         # The last one to stop is in the ISR of every partition.
         for node_id in sorted(cluster.nodes, key=lambda node_id: node_id == follower):
             await cluster.stop_node(node_id)
@@ -217,6 +227,45 @@ async def test_a_node_that_lost_records_is_not_elected_before_it_is_repaired(
         await until_equal(cluster, "t", expected(60))
         await fill(cluster, "t", 5, first=60)
         await until_equal(cluster, "t", expected(65))
+
+
+@in_loop
+async def test_an_older_copy_with_other_records_at_its_end_is_noticed_though_it_is_long_enough(
+    tmp_path: Path,
+):
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 20)
+        await until_equal(cluster, "t", expected(20))
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        cluster.isolate(leader)
+        partition = cluster.partition(leader, "t")
+        never = [submit(partition, f"never committed {number}") for number in range(10)]
+        await until(lambda: partition.log.replication.durable_offset == 30)
+        copy_directory(directory_of(cluster, leader, "t"), tmp_path / "older")
+        await until(lambda: cluster.leader_of("t") not in (None, leader))
+        await fill(cluster, "t", 10, first=20)
+        cluster.heal(leader)
+        await until_equal(cluster, "t", expected(30))
+        assert all(isinstance(error, MillstreamError) for error in await outcomes(never))
+        for node_id in sorted(cluster.nodes, key=lambda node_id: node_id == leader):
+            await cluster.stop_node(node_id)
+        restore_older(cluster, leader)
+        await cluster.start_node(leader)
+        member = cluster.member(leader)
+        await until(lambda: member.controller is not None and member.controller.is_controller)
+        await until(lambda: any(r.leader is not None for r in member.replicas.replicas.values()))
+        assert cluster.leader_of("t") is None
+        assert seen(cluster, leader, "t") is None
+        for node_id in range(1, 4):
+            if node_id != leader:
+                await cluster.start_node(node_id)
+        await until_equal(cluster, "t", expected(30))
+
+
+async def outcomes(futures: Sequence[asyncio.Future[Appended]]) -> list[object]:
+    return await asyncio.gather(*futures, return_exceptions=True)
 
 
 @in_loop

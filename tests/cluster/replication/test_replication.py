@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,30 @@ async def test_an_acknowledged_record_is_on_every_replica_in_sync(tmp_path: Path
         await until(lambda: ends(cluster, "t") == [(2, 2)] * 3)
         for node_id in cluster.nodes:
             assert values_of(cluster.partition(node_id, "t")) == ["a", "b"]
+
+
+@in_loop
+async def test_records_that_a_smaller_isr_commits_are_shown_with_it(tmp_path: Path):
+    """A queue that saw a leader with less than its own end took the last jobs for lost."""
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        partition = cluster.partition(leader, "t")
+        for node_id in cluster.nodes:
+            if node_id != leader:
+                cluster.isolate(node_id)
+        append = submit(partition, "a")
+        replica = partition.replica
+        assert isinstance(replica, LocalReplica)
+        await until(lambda: partition.log.replication.durable_offset == 1)
+        assert partition.high_watermark == 0
+        state = cluster.member(leader).state.partitions[replica.key]
+        alone = tuple(member for member in state.isr if member.node == leader)
+        await replica.apply(replace(state, isr=alone, revision=state.revision + 1))
+        assert replica.leader is not None
+        assert replica.leader.high_watermark == partition.high_watermark == 1
+        await append
 
 
 @in_loop
@@ -346,3 +371,10 @@ async def test_a_node_that_was_cut_off_follows_as_soon_as_it_has_registered_agai
         cluster.heal(follower)
         await submit(cluster.partition(leader, "t"), "a")
         await until(lambda: values_of(cluster.partition(follower, "t")) == ["a"])
+
+
+@in_loop
+async def test_the_time_between_changes_of_the_isr_is_a_setting(tmp_path: Path):
+    async with local_cluster(tmp_path, 1, isr_change_interval_ms=250) as cluster:
+        policy = cluster.member(1).replicas.context.policy
+        assert policy.change_interval_seconds == 0.25

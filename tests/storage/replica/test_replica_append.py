@@ -16,6 +16,7 @@ from millstream.errors import (
     Unavailable,
 )
 from millstream.records.record import Record
+from millstream.storage.log import Log
 from millstream.storage.segment.segment import SealedSegment
 from millstream.testing import ManualClock, SimulatedFilesystem
 from tests.in_loop import in_loop
@@ -190,7 +191,7 @@ async def test_a_replica_acknowledges_a_slice_when_it_is_synced() -> None:
 
 
 @in_loop
-async def test_the_leader_hands_out_nothing_that_is_not_synced() -> None:
+async def test_what_is_not_synced_is_no_part_of_what_is_durable() -> None:
     syncer = HeldSyncer()
     store = make_store(config=SMALL, syncer=syncer)
     leader = await store.log("a")
@@ -206,6 +207,55 @@ async def test_the_leader_hands_out_nothing_that_is_not_synced() -> None:
     syncer.tell()
     await acked
     assert leader.replication.read(1).next_offset == 2
+
+
+async def leader_with_an_unsynced_batch() -> tuple[Log, HeldSyncer]:
+    """Return a log with a durable batch and one whose sync does not end."""
+    syncer = HeldSyncer()
+    leader = await make_store(config=SMALL, syncer=syncer).log("a")
+    await fill(leader, 1)
+    leader.submit(batch_of(b"unsynced"))
+    await turns()
+    return leader, syncer
+
+
+@in_loop
+async def test_replicas_may_fetch_what_is_written_before_it_is_synced() -> None:
+    leader, syncer = await leader_with_an_unsynced_batch()
+    replication = leader.replication
+    assert (replication.written_offset, replication.durable_offset) == (2, 1)
+    early = replication.read(1, is_durable=False)
+    assert early.next_offset == 2
+    assert not replication.read(2, is_durable=False).data
+    with pytest.raises(OffsetOutOfRange):
+        replication.read(3, is_durable=False)
+    syncer.sync_now()
+    syncer.tell()
+    await turns()
+    assert replication.read(1) == early, "it is the same before and after the sync"
+
+
+@in_loop
+async def test_after_a_failed_sync_nothing_unsynced_is_handed_out() -> None:
+    leader, syncer = await leader_with_an_unsynced_batch()
+    syncer.fail()
+    await turns()
+    assert leader.offline is not None
+    assert leader.replication.written_offset == leader.replication.durable_offset == 1
+    assert not leader.replication.read(1, is_durable=False).data
+
+
+@in_loop
+async def test_a_former_leader_is_a_replica_once_all_that_it_wrote_is_durable() -> None:
+    # It fetches from its durable end on, and the next leader may have what it only wrote.
+    leader, syncer = await leader_with_an_unsynced_batch()
+    becoming = asyncio.ensure_future(leader.replication.become_replica())
+    await turns()
+    assert not becoming.done()
+    syncer.sync_now()
+    syncer.tell()
+    await becoming
+    assert leader.replication.durable_offset == leader.replication.position.offset == 2
 
 
 @in_loop

@@ -31,6 +31,11 @@ def test_targets_exist_and_the_other_node_is_another_one():
         assert target.member in range(ETCD_MEMBERS)
 
 
+def test_a_fault_that_is_over_when_it_was_injected_is_not_held():
+    for planned in plan_rounds(5, 200):
+        assert (planned.hold_s == 0) == (planned.fault == "rolling-restart")
+
+
 def test_an_unknown_fault_is_refused_with_those_that_exist(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main(["--faults", "pause,earthquake"])

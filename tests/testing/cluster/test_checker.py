@@ -10,6 +10,7 @@ import pytest
 
 from millstream.testing.cluster.checker import check_history
 from millstream.testing.cluster.history import (
+    CopyHistory,
     GroupHistory,
     History,
     JobCounts,
@@ -79,9 +80,10 @@ QUEUE = QueueHistory(
 )
 STREAM = StreamHistory(stream="s", sent=4, acknowledged=2, content=[0, 1, 2])
 WATCH = WatchHistory(topic="t", seen=records("", ""), content=content(STORED))
+COPY = CopyHistory(topic="t", source=records("c", "a", "b"), content=content(STORED))
 
 
-@pytest.mark.parametrize("history", [WRITES, TRANSACTIONS, GROUP, QUEUE, STREAM, WATCH])
+@pytest.mark.parametrize("history", [WRITES, TRANSACTIONS, GROUP, QUEUE, STREAM, WATCH, COPY])
 def test_a_right_history_breaks_no_rule(history: History):
     assert check_history(history) == []
 
@@ -147,6 +149,12 @@ WRONG = [
         deliveries=[*QUEUE.deliveries, JobDelivery("a", 2)],
     ),
     wrong(QUEUE, "completed twice", completed=[JobDelivery("a", 1), JobDelivery("a", 1)]),
+    wrong(
+        QUEUE,
+        "jobs were delivered again",
+        deliveries=[*QUEUE.deliveries, JobDelivery("a", 2)],
+        completed=[JobDelivery("a", 1), JobDelivery("a", 2)],
+    ),
     wrong(QUEUE, "that nobody put", deliveries=[*QUEUE.deliveries, JobDelivery("x", 1)]),
     wrong(QUEUE, "jobs are left", counts=QUEUE.counts._replace(acked=1, ready=1)),
     wrong(QUEUE, "jobs are left or dead", counts=QUEUE.counts._replace(dead=1)),
@@ -157,6 +165,10 @@ WRONG = [
     wrong(STREAM, "missing, doubled or out of order", content=[0, 1, 1]),
     wrong(WATCH, "missed, repeated or are gone", seen=records("", "", first=1)),
     wrong(WATCH, "repeated or are gone", seen=records("", "", "", "")),
+    wrong(COPY, "were not copied", source=records("a", "b", "c", "d")),
+    wrong(COPY, "copied twice", content=content(records("a", "b", "c", "a"))),
+    wrong(COPY, "copied that never were", source=records("a", "b")),
+    wrong(COPY, "do not follow the one before", content=content(STORED, (0, 0, 1), (0, 3, 3))),
 ]
 
 

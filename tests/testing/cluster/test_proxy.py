@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.testing.cluster.proxy import LinkRule, Network, process_of_connection
+from millstream.testing.cluster.network import LinkRule
+from millstream.testing.cluster.proxy import Network, process_of_connection
 from millstream.testing.etcd import free_ports
 
 WAIT_SECONDS = 30.0

@@ -15,8 +15,8 @@ from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.partition import Isolation
 from millstream.records.topic_partition import TopicPartition
 from millstream.testing.cluster import NodeFailed, NodeFaults, RunningCluster, running_cluster
+from millstream.testing.cluster.network import etcd_name, node_name
 from millstream.testing.cluster.node_faults import failing_disk, full_disk
-from millstream.testing.cluster.proxy import etcd_name, node_name
 from millstream.testing.cluster.running import HEAL_SECONDS_MAX
 from millstream.testing.replica_files import compare_replicas
 

@@ -9,7 +9,8 @@ from types import FrameType
 
 import click
 
-from millstream.cli.cluster.dev_cluster import DevCluster, DevNode
+from millstream.cli.cluster.dev_cluster import DevCluster
+from millstream.cli.processes.addresses import address_line
 from millstream.cli.support.options import one_line_errors
 from millstream.cli.support.output import printable
 
@@ -93,7 +94,7 @@ def dev(
             if not etcd_only and not asked_to_stop.is_set():
                 cluster.start_nodes(count)
                 for node in cluster.nodes:
-                    click.echo(_line(node))
+                    click.echo(address_line(node.node_id, node.addresses))
         click.echo("ready")
         is_well = _watch(cluster, asked_to_stop, has_nodes=not etcd_only)
     finally:
@@ -103,11 +104,6 @@ def dev(
     for name in killed:
         click.echo(f"{name} did not stop in time and was killed", err=True)
     context.exit(0 if is_well and not killed else 1)
-
-
-def _line(node: DevNode) -> str:
-    addresses = " ".join(f"{name} {address}" for name, address in node.addresses.items())
-    return f"node {node.node_id} {addresses}"
 
 
 def _watch(cluster: DevCluster, asked_to_stop: threading.Event, *, has_nodes: bool) -> bool:

@@ -7,17 +7,15 @@ DIR/logs          what they write to standard error
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.cli.cluster.child_process import ChildProcess, without_variables
-from millstream.cli.cluster.dev_etcd import start_etcd, wait_until_healthy
-from millstream.errors import InvalidConfig
+from millstream.cli.processes.addresses import check_port, free_ports, read_addresses
+from millstream.cli.processes.child_process import ChildProcess, without_variables
+from millstream.cli.processes.etcd_process import start_etcd, wait_until_healthy
 
 STOP_SECONDS_MAX = 40.0
 """How long a node may take to stop: its own limit is 25 s by default."""
@@ -77,7 +75,7 @@ class DevCluster:
                     check_port(f"{name} server of node {index + 1}", port)
         self._starting = [self._start_node(index) for index in range(count)]
         for index, process in enumerate(self._starting):
-            self.nodes.append(DevNode(index + 1, process, _read_addresses(process)))
+            self.nodes.append(DevNode(index + 1, process, read_addresses(process)))
 
     def _ports(self, index: int) -> dict[str, int]:
         ports = {"kafka": KAFKA_PORT, "http": HTTP_PORT, "peer": PEER_PORT}
@@ -129,38 +127,3 @@ class DevCluster:
                 killed.append("etcd")
             self._etcd = None
         return killed
-
-
-def _read_addresses(process: ChildProcess) -> dict[str, str]:
-    """Return what a node prints about its servers until it is ready."""
-    addresses: dict[str, str] = {}
-    while (line := process.read_line()) is not None:
-        if line == "ready":
-            return addresses
-        name, _, address = line.partition(" ")
-        addresses[name] = address
-    raise InvalidConfig(f"{process.name} did not start: {process.last_words()}")
-
-
-def check_port(name: str, port: int) -> None:
-    """Raise `InvalidConfig` if somebody listens on a port of this machine."""
-    if not port:
-        return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise InvalidConfig(
-                f"port {port}, for the {name}, is not free: {error.strerror}; end what uses it, or"
-                " use --free-ports"
-            ) from error
-
-
-def free_ports(count: int) -> tuple[int, ...]:
-    """Return ports of the loopback address that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return tuple(int(listener.getsockname()[1]) for listener in sockets)

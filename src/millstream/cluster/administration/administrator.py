@@ -38,7 +38,6 @@ from millstream.cluster.control.shared_topics import check_assignment
 from millstream.cluster.isr import UNKNOWN_END, FollowerProgress
 from millstream.cluster.replication.local_replica import LocalReplica
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
-from millstream.config.schema import Endpoint
 from millstream.errors import (
     ElectionNotNeeded,
     InvalidAssignment,
@@ -142,7 +141,7 @@ class ClusterAdministrator:
             is_stopping=row.is_stopping,
             is_removed=is_removed,
             kafka=str(row.kafka_endpoint),
-            http=f"http://{Endpoint(*row.http)}",
+            http=row.http_url,
             peer=str(row.peer_endpoint),
             rack=row.rack,
             release=row.release,

@@ -21,6 +21,7 @@ from millstream.broker.topics.topics import Topics
 from millstream.cluster.control.node_row import NODES_PREFIX, NodeRow, decode_node
 from millstream.cluster.control.removed_nodes import REMOVED_PREFIX, removed_node
 from millstream.cluster.control.replication_factor import (
+    FACTOR_DEFAULT,
     default_factor,
     factor_of,
     min_insync_of,
@@ -239,14 +240,16 @@ class SharedClusterView:
         node_id: int,
         leading_life: Callable[[], int | None],
         rack: str | None = None,
+        replicas: int = FACTOR_DEFAULT,
     ) -> None:
         """Make the view of the node `node_id`.
 
         `coordinator_partition` returns the internal partition that a group or id belongs to.
         `leading_life` returns the broker epoch in which this node may lead; None while it does not
         believe in its lease. `rack` is that of this node, if consumers may read from the nearest
-        replica.
+        replica. `replicas` are those of a topic without a number, if there are as many nodes.
         """
+        self._replicas = replicas
         self._state = state
         self._node_id = node_id
         self._leading_life = leading_life
@@ -260,13 +263,15 @@ class SharedClusterView:
 
     @property
     def default_replication_factor(self) -> int:
-        return default_factor(len(self._state.nodes))
+        return default_factor(len(self._state.nodes), self._replicas)
 
     def min_insync_replicas(self, topic: str) -> int:
         found = self._topics.get(topic)
         state = self._state.partitions.get(PartitionId(found.id, 0))
         replicas = (
-            factor_of(found.row, len(self._state.nodes)) if state is None else len(state.target)
+            factor_of(found.row, len(self._state.nodes), self._replicas)
+            if state is None
+            else len(state.target)
         )
         return min_insync_of(found, replicas)
 

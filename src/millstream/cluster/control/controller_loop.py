@@ -28,7 +28,7 @@ from millstream.cluster.control.cluster_state import (
 from millstream.cluster.control.membership import Membership
 from millstream.cluster.control.proposer import Proposer
 from millstream.cluster.control.removed_nodes import removed_key
-from millstream.cluster.control.replication_factor import factor_of, min_insync_of
+from millstream.cluster.control.replication_factor import FACTOR_DEFAULT, factor_of, min_insync_of
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
 from millstream.errors import (
     InvalidReplication,
@@ -45,6 +45,12 @@ from millstream.metadata.interface import (
 )
 
 logger = logging.getLogger(__name__)
+
+REST_FACTOR = 4
+"""A look at all partitions takes a fifth of the time at most."""
+
+REST_SECONDS_MAX = 0.2
+"""A node that dies meanwhile is noticed as much later, after some seconds."""
 
 RETRY_SECONDS = 0.5
 """Time until the next look if the store could not be reached or a proposal was overtaken."""
@@ -83,8 +89,13 @@ class ControllerLoop:
         *,
         clock: Clock,
         create_internal_topics: Callable[[], Coroutine[Any, Any, None]],
+        replicas: int = FACTOR_DEFAULT,
     ) -> None:
-        """`create_internal_topics` creates what every cluster has, unless it is there."""
+        """`create_internal_topics` creates what every cluster has, unless it is there.
+
+        `replicas` are those of a topic without a number, if there are as many nodes.
+        """
+        self._replicas = replicas
         self._metadata = metadata
         self._create_internal_topics = create_internal_topics
         self._creating: asyncio.Task[None] | None = None
@@ -98,6 +109,8 @@ class ControllerLoop:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._next_balance = 0.0
+        self._look_seconds = 0.0
+        """How long it took to look at all partitions last."""
         self._stop_watching: Callable[[], None] = lambda: None
         self.elections = 0
         """Leaders elected by this node."""
@@ -143,11 +156,20 @@ class ControllerLoop:
             except Exception:  # A bug in one decision must not leave partitions without leaders.
                 logger.exception("controller: a decision failed")
                 is_done = False
+            await asyncio.sleep(self._rest_seconds())
             timeout = BALANCE_SECONDS if is_done else RETRY_SECONDS
             # Not `wait_for`, which may swallow a cancellation at the moment of a change.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._changed.wait()
+
+    def _rest_seconds(self) -> float:
+        """Return how long to rest before the next look at all partitions.
+
+        Each change of one partition asks for one. With many partitions, of which many change, the
+        loop would do nothing else.
+        """
+        return min(self._look_seconds * REST_FACTOR, REST_SECONDS_MAX)
 
     async def _act(self) -> bool:
         """Do what there is to do; return False if something is left for the next time."""
@@ -155,7 +177,9 @@ class ControllerLoop:
             return True
         await self._remove_orphans()
         await self._forget_removed_nodes()
+        began = self._clock.monotonic()
         proposals = list(self._proposals())
+        self._look_seconds = self._clock.monotonic() - began
         if not proposals:
             return True
         limit = asyncio.Semaphore(PROPOSALS_AT_ONCE)
@@ -215,6 +239,7 @@ class ControllerLoop:
         yield from self._new_partitions(nodes)
         loads = _Loads(self._state.partitions.values())
         for topic in self._topics.all():
+            counts = self._replicas_of(topic) if topic.is_internal else Counter()
             for index in range(topic.partition_count):
                 key = PartitionId(topic.id, index)
                 state = self._state.partitions.get(key)
@@ -238,13 +263,22 @@ class ControllerLoop:
                 step = controller.next_step(state, nodes, min_insync=min_insync)
                 if step is None and topic.is_internal:
                     step = self._grown(topic, state, nodes, loads)
+                    if step is None and (step := controller.spread(state, nodes, counts)):
+                        counts.subtract(state.target)
+                        counts.update(step.target)
                 if step is not None:
                     yield key, controller.propose(state, step, nodes, controller_epoch=epoch)
         yield from self._balance(nodes)
 
     def _new_partitions(self, nodes: controller.Nodes) -> Iterator[tuple[PartitionId, Proposal]]:
-        existing = [state.target for state in self._state.partitions.values()]
+        # Internal partitions are counted apart: there are more of them than of most topics, and one
+        # of them is far less work for its leader.
+        targets: dict[bool, list[tuple[int, ...]]] = {
+            is_internal: list(self._targets(is_internal=is_internal))
+            for is_internal in (False, True)
+        }
         for topic in self._topics.all():
+            existing = targets[topic.is_internal]
             missing = [
                 index
                 for index in range(topic.partition_count)
@@ -263,6 +297,15 @@ class ControllerLoop:
                 if proposal is not None:
                     yield PartitionId(topic.id, index), proposal
 
+    def _targets(self, *, is_internal: bool) -> Iterator[tuple[int, ...]]:
+        """Yield the replicas that the partitions of internal or of other topics are to have."""
+        for topic in self._topics.all():
+            if topic.is_internal == is_internal:
+                for index in range(topic.partition_count):
+                    state = self._state.partitions.get(PartitionId(topic.id, index))
+                    if state is not None:
+                        yield state.target
+
     def _assign(
         self,
         topic: Topic,
@@ -276,11 +319,20 @@ class ControllerLoop:
             controller.assign_replicas(
                 nodes,
                 partitions=sum(1 for index in missing if not chosen.get(index)),
-                factor=max(1, min(factor_of(topic.row, free), free)),
+                factor=max(1, min(factor_of(topic.row, free, self._replicas), free)),
                 existing=existing,
             )
         )
         return [chosen.get(index) or next(drawn) for index in missing]
+
+    def _replicas_of(self, topic: Topic) -> Counter[int]:
+        """Return how many replicas of a topic each node has or is to have."""
+        counts: Counter[int] = Counter()
+        for index in range(topic.partition_count):
+            state = self._state.partitions.get(PartitionId(topic.id, index))
+            if state is not None:
+                counts.update(state.target)
+        return counts
 
     def _grown(
         self, topic: Topic, state: ReplicationState, nodes: controller.Nodes, loads: _Loads
@@ -290,7 +342,7 @@ class ControllerLoop:
         Internal topics are created by the first node of a cluster, before the others are there. The
         leaderships are spread at the same time.
         """
-        missing = factor_of(topic.row, len(nodes)) - len(state.target)
+        missing = factor_of(topic.row, len(nodes), self._replicas) - len(state.target)
         free = [node for node in nodes.values() if not node.is_stopping]
         added = [node.id for node in free if node.id not in state.target]
         if missing <= 0 or not added or state.adding or state.removing:

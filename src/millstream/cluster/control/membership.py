@@ -166,6 +166,12 @@ class Membership:
         except OSError as error:
             raise StorageFailed(f"the identity of the node was not stored: {error}") from error
 
+    async def check_last_life(self) -> None:
+        """Raise `UnknownFormat` if a later release has recorded the last life of this node."""
+        last = await self._metadata.get(life_key(self.node_id))
+        if last is not None:
+            decode_life(last.value)
+
     async def _register(self) -> bool:
         """Register once; return False if the former life of the node is still there."""
         assert self._row is not None, "the node was started"

@@ -27,6 +27,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the software, for people."""
     kafka: tuple[str, int]
     http: tuple[str, int]
+    is_http_tls: bool = False
+    """Whether HTTP clients connect to it by TLS."""
     peer: tuple[str, int]
     rack: str | None = None
     started_ms: int = 0
@@ -39,6 +41,10 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kafka_endpoint(self) -> Endpoint:
         return Endpoint(*self.kafka)
+
+    @property
+    def http_url(self) -> str:
+        return f"{'https' if self.is_http_tls else 'http'}://{Endpoint(*self.http)}"
 
     @property
     def peer_endpoint(self) -> Endpoint:

@@ -61,6 +61,12 @@ class Proposer:
         self._state.apply_partition(partition, proposal.state.at(revision))
         return ProposalOutcome.APPLIED
 
+    async def carry_out(self, partition: PartitionId, proposal: Proposal) -> None:
+        """Carry out a proposal; raises `Unavailable` if it is not known to be made."""
+        outcome = await self.propose(partition, proposal)
+        if outcome is not ProposalOutcome.APPLIED:
+            raise Unavailable(f"the state of the partition was not changed: {outcome.value}")
+
     async def _after_unknown(
         self, partition: PartitionId, key: str, proposal: Proposal
     ) -> ProposalOutcome:

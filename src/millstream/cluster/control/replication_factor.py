@@ -9,16 +9,19 @@ FACTOR_DEFAULT = 3
 """Replicas of a topic that was created without a number, if there are as many nodes."""
 
 
-def factor_of(row: TopicRow, nodes: int) -> int:
+def factor_of(row: TopicRow, nodes: int, configured: int = FACTOR_DEFAULT) -> int:
     """Return the replicas that each partition of a topic should have."""
     if row.replication_factor is not None:
         return row.replication_factor
-    return default_factor(nodes)
+    return default_factor(nodes, configured)
 
 
-def default_factor(nodes: int) -> int:
-    """Return the replicas of a topic that was created without a number."""
-    return max(1, min(FACTOR_DEFAULT, nodes))
+def default_factor(nodes: int, configured: int = FACTOR_DEFAULT) -> int:
+    """Return the replicas of a topic that was created without a number.
+
+    `configured` is the number that the settings ask for, `topics.replicas`.
+    """
+    return max(1, min(configured, nodes))
 
 
 def min_insync_of(topic: Topic, replicas: int) -> int:

@@ -10,7 +10,7 @@ from millstream.broker.topics.deleted_topics import DeletedTopics
 from millstream.broker.topics.topic import Topic, TopicRow
 from millstream.cluster.control.cluster_state import ClusterState, PartitionId
 from millstream.cluster.control.node_row import LIVES_PREFIX, node_of_life
-from millstream.cluster.control.replication_factor import default_factor
+from millstream.cluster.control.replication_factor import FACTOR_DEFAULT, default_factor
 from millstream.config.schema import Durability
 from millstream.errors import InvalidAssignment, InvalidConfig, InvalidReplication
 from millstream.metadata.interface import Metadata
@@ -22,15 +22,24 @@ LED_SECONDS_MAX = 10.0
 class ClusterTopics:
     """Checks new topics against the nodes that there are, and waits for their leaders."""
 
-    def __init__(self, metadata: Metadata, state: ClusterState, deleted: DeletedTopics) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        state: ClusterState,
+        deleted: DeletedTopics,
+        *,
+        replicas: int = FACTOR_DEFAULT,
+    ) -> None:
+        """`replicas` are those of a topic without a number, if there are as many nodes."""
         self.deleted = deleted
+        self._replicas = replicas
         self._metadata = metadata
         self._state = state
 
     @property
     def default_replicas(self) -> int:
         """Replicas of a topic that was created without a number."""
-        return default_factor(len(self._state.nodes))
+        return default_factor(len(self._state.nodes), self._replicas)
 
     def check(self, name: str, config: TopicConfig) -> None:
         """Raise unless the cluster can replicate a topic with this config."""

@@ -32,6 +32,8 @@ class PartitionAnywhere:
         self._replica = replica
         self._watchers: dict[Callable[[], None], None] = {}
         self._is_remote_watched = False
+        self._was_here = False
+        """Whether the replica of this node was the source when it was last looked at."""
 
     def __str__(self) -> str:
         return str(self.partition)
@@ -43,7 +45,16 @@ class PartitionAnywhere:
 
     @property
     def source(self) -> ReadablePartition:
-        return self.partition if self._replica.is_in_sync else self.remote
+        """The partition to read now. It may be another one after each wait."""
+        if self._replica.is_in_sync:
+            self._was_here = True
+            return self.partition
+        if self._was_here:
+            # What is known of the leader is as old as the time when this node was last out of sync.
+            # Readers have seen more, and must not be told that the partition ends before that.
+            self._was_here = False
+            self.remote.forget()
+        return self.remote
 
     # What is the same everywhere.
 
@@ -89,7 +100,12 @@ class PartitionAnywhere:
         return self.source.last_stable_offset
 
     async def settle(self, offset: int | None = None) -> None:
-        await self.source.settle(offset)
+        while True:
+            source = self.source
+            await source.open()
+            await source.settle(offset)
+            if self.source is source:  # Or else the end that the caller looks at is another's.
+                return
 
     async def find_timestamp(self, timestamp_ms: int) -> int | None:
         return await self.source.find_timestamp(timestamp_ms)

@@ -121,6 +121,12 @@ class RemotePartition:
         if self._ends is None:
             await self.ask()
 
+    def forget(self) -> None:
+        """Forget what was known of the leader; it is asked before the next use."""
+        self._ends = None
+        self.asked_at = -math.inf
+        self._removal_token = object()
+
     @property
     def ends(self) -> PartitionEnds:
         if self._ends is None:
@@ -146,7 +152,7 @@ class RemotePartition:
 
     async def settle(self, offset: int | None = None) -> None:
         """Learn the present end, unless what is known is enough."""
-        if offset is None or offset > self.ends.high_watermark:
+        if self._ends is None or offset is None or offset > self._ends.high_watermark:
             await self.ask()
 
     async def catch_up(self) -> None:

@@ -1,7 +1,11 @@
 """The leader's side of replication: answers the fetches of followers.
 
-A fetch that finds nothing new waits, without polling: the logs of its partitions wake it. A session
-for each follower remembers its partitions, so a fetch only names those that changed.
+A fetch that finds nothing new waits, without polling: the logs of its partitions wake it, and only
+those that did are looked at again. A session for each follower remembers its partitions, so a fetch
+only names those that changed.
+
+Followers fetch the same records at about the same time, so what was read for one of them is kept
+for a moment for the others.
 """
 
 from __future__ import annotations
@@ -9,11 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.replica_fetch import FetchKind, ReplicaFetch
 from millstream.cluster.replication.local_replica import LocalReplica
 from millstream.cluster.replication.replica_context import ReplicaContext
+from millstream.cluster.replication.slice_cache import SliceCache
 from millstream.cluster.replication.slice_codec import encode_segment_info
 from millstream.errors import DamagedRecords, MillstreamError, OffsetOutOfRange
 from millstream.protocols.peer.error_codes import PeerErrorCode
@@ -27,6 +33,15 @@ from millstream.protocols.peer.messages.peer_fetch import (
 )
 from millstream.storage.disk.executor import Executor
 from millstream.storage.log import Log
+from millstream.storage.segment.replica_slice import ReplicaSlice
+
+SMALL_SESSION = 64
+"""Partitions of a session that are all looked at for each fetch."""
+
+COMPLETE_SECONDS = 0.25
+"""How often all partitions of a larger one are looked at, at least: twice as often as an idle
+follower fetches.
+"""
 
 SESSION_END = -1
 NO_SESSION = 0
@@ -55,6 +70,12 @@ class _FetchSession:
     id: int
     epoch: int
     partitions: dict[PartitionId, _SessionPartition] = field(default_factory=dict)
+    changed: dict[PartitionId, None] = field(default_factory=dict)
+    """Partitions with something new since they were looked at, in order."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a follower should be told at once."""
+    complete_at: float = 0.0
+    """When all partitions have to be looked at again."""
 
 
 class FetchServer:
@@ -72,34 +93,44 @@ class FetchServer:
         self._sessions: dict[int, _FetchSession] = {}
         """By node: a follower has one session."""
         self._next_session = 1
-        self._waiting: dict[PartitionId, set[asyncio.Event]] = {}
+        self._slices = SliceCache(context.clock)
 
     def wake(self, key: PartitionId) -> None:
         """Wake the fetches that wait for a partition."""
-        for event in self._waiting.get(key, ()):
-            event.set()
+        for session in self._sessions.values():
+            if key in session.partitions:
+                session.changed[key] = None
+                session.news.set()
+
+    def _note_high_watermark(self, key: PartitionId) -> None:
+        """Tell followers of a new high watermark with their next fetch."""
+        for session in self._sessions.values():
+            if key in session.partitions:
+                session.changed[key] = None
 
     async def fetch(self, request: PeerFetchRequest, node_id: int) -> PeerFetchResponse:
         """Answer a fetch of a follower, now or when there is something for it."""
         session = self._session(request, node_id)
         if session is None:
             return PeerFetchResponse(error_code=PeerErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        deadline = asyncio.get_running_loop().time() + request.wait_ms_max / 1000
+        now = asyncio.get_running_loop().time()
+        deadline = now + request.wait_ms_max / 1000
+        self._slices.expire()
+        results: dict[PartitionId, PeerFetchResponsePartition] = {}
+        keys = _due(session, request, now)
         while True:
-            news = asyncio.Event()
-            self._register(session.partitions, news)
+            session.changed.clear()
+            session.news.clear()
+            results |= await self._read(session, request, node_id, keys)
+            remaining = deadline - asyncio.get_running_loop().time()
+            if remaining <= 0 or any(_is_urgent(result) for result in results.values()):
+                return _answer(session, list(results.values()))
             try:
-                results = await self._read(session, request, node_id)
-                remaining = deadline - asyncio.get_running_loop().time()
-                if remaining <= 0 or any(_is_urgent(result) for result in results):
-                    return _answer(session, results)
-                try:
-                    async with asyncio.timeout(remaining):
-                        await news.wait()
-                except TimeoutError:
-                    continue
-            finally:
-                self._unregister(session.partitions, news)
+                async with asyncio.timeout(remaining):
+                    await session.news.wait()
+                keys = list(session.changed)
+            except TimeoutError:
+                keys = list(session.partitions)
 
     # Sessions.
 
@@ -125,26 +156,24 @@ class FetchServer:
             session.partitions[key] = _SessionPartition(item)
         return session
 
-    def _register(self, keys: Iterable[PartitionId], news: asyncio.Event) -> None:
-        for key in keys:
-            self._waiting.setdefault(key, set()).add(news)
-
-    def _unregister(self, keys: Iterable[PartitionId], news: asyncio.Event) -> None:
-        for key in keys:
-            events = self._waiting.get(key)
-            if events is not None:
-                events.discard(news)
-                if not events:
-                    del self._waiting[key]
-
     # Reading.
 
     async def _read(
-        self, session: _FetchSession, request: PeerFetchRequest, node_id: int
-    ) -> list[PeerFetchResponsePartition]:
-        results = []
+        self,
+        session: _FetchSession,
+        request: PeerFetchRequest,
+        node_id: int,
+        keys: Iterable[PartitionId],
+    ) -> dict[PartitionId, PeerFetchResponsePartition]:
+        """Return what is new in some partitions of a session."""
+        results = {}
         remaining = request.bytes_max
-        for key, known in list(session.partitions.items()):
+        for key in keys:
+            known = session.partitions.get(key)
+            if known is None:  # A newer fetch has forgotten it.
+                continue
+            if remaining <= 0:
+                session.changed[key] = None  # It may have records, for which there is no room.
             result = await self._read_partition(
                 key, known.request, request.broker_epoch, node_id, remaining
             )
@@ -158,7 +187,7 @@ class FetchServer:
                 or result.log_start != known.sent_log_start
             )
             if is_news:
-                results.append(result)
+                results[key] = result
         return results
 
     async def _read_partition(
@@ -182,7 +211,8 @@ class FetchServer:
             item.revision,
         )
         decision = leader.fetch(fetch, self._context.clock.monotonic())
-        replica.publish_high_watermark()
+        if replica.publish_high_watermark():
+            self._note_high_watermark(key)
         if leader.is_handing_over:
             replica.on_due(replica)
         log = replica.partition.log
@@ -210,7 +240,7 @@ class FetchServer:
             eviction_floor=log.eviction_floor,
             eviction_reason=log.eviction_reason,
         )
-        if item.fetch_offset >= log.replication.durable_offset or remaining <= 0:
+        if item.fetch_offset >= log.replication.written_offset or remaining <= 0:
             return result
         return await self._read_slice(replica, item, result, remaining)
 
@@ -223,15 +253,11 @@ class FetchServer:
     ) -> PeerFetchResponsePartition:
         log = replica.partition.log
         size_max = min(item.bytes_max, remaining)
-        segments = log.segments
-        is_old = bool(segments) and item.fetch_offset < segments[-1].base_offset
         try:
-            if is_old:  # It may have to be loaded from the disk.
-                source = await self._background.run(
-                    lambda: log.replication.read(item.fetch_offset, size_max=size_max)
-                )
-            else:
-                source = log.replication.read(item.fetch_offset, size_max=size_max)
+            source = self._slices.get(replica.key, item, size_max)
+            if source is None:
+                source = await self._read_log(log, item.fetch_offset, size_max)
+                self._slices.add(replica.key, item, source)
         except OffsetOutOfRange:
             return _refused(replica.key, PeerErrorCode.OFFSET_OUT_OF_RANGE, log)
         except DamagedRecords as damage:
@@ -254,6 +280,27 @@ class FetchServer:
             batches=memoryview(source.data),
         )
 
+    async def _read_log(self, log: Log, offset: int, size_max: int) -> ReplicaSlice:
+        segments = log.segments
+        read = partial(log.replication.read, offset, size_max=size_max, is_durable=False)
+        if segments and offset < segments[-1].base_offset:
+            return await self._background.run(read)  # It may have to be loaded from the disk.
+        return read()
+
+
+def _due(session: _FetchSession, request: PeerFetchRequest, now: float) -> list[PartitionId]:
+    """Return the partitions to look at when a fetch arrives.
+
+    A fetch tells of each partition in the session that its follower has what it had before. In a
+    large session that is worth looking at from time to time only; in between, it is enough to look
+    at those that the fetch names, and at those with something new, which come first.
+    """
+    if len(session.partitions) <= SMALL_SESSION or now >= session.complete_at:
+        session.complete_at = now + COMPLETE_SECONDS
+        return list(session.partitions)
+    named = (PartitionId(item.topic_id, item.index) for item in request.partitions)
+    return list(dict.fromkeys((*session.changed, *named)))
+
 
 def _answer(session: _FetchSession, results: list[PeerFetchResponsePartition]) -> PeerFetchResponse:
     """Return the response, and remember what it tells.
@@ -263,10 +310,12 @@ def _answer(session: _FetchSession, results: list[PeerFetchResponsePartition]) -
     """
     for result in results:
         key = PartitionId(result.topic_id, result.index)
+        known = session.partitions.get(key)
+        if known is None:
+            continue
         if result.error_code:
             del session.partitions[key]
             continue
-        known = session.partitions[key]
         known.sent_high_watermark = result.high_watermark
         known.sent_log_start = result.log_start
     return PeerFetchResponse(session_id=session.id, partitions=tuple(results))

@@ -20,10 +20,10 @@ from millstream.broker.topics.topic import Topic
 from millstream.clock import Clock
 from millstream.cluster.control.cluster_state import PartitionId
 from millstream.cluster.control.proposer import ProposalOutcome
-from millstream.cluster.epochs import EpochHistory
+from millstream.cluster.epochs import NO_EPOCH, EpochHistory
 from millstream.cluster.follower import Cut, FollowerReplica, ReplicaStopped
 from millstream.cluster.leader import UNAVAILABLE, AppendRefusal, LeaderReplica
-from millstream.cluster.repair import may_remove_files
+from millstream.cluster.repair import CommittedEnd, may_remove_files
 from millstream.cluster.replica_fetch import ReplicaFetch
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication_state import NO_NODE, Proposal, ReplicationState
@@ -38,6 +38,7 @@ from millstream.errors import (
     NotLeader,
     NotLeaderAnymore,
     Unavailable,
+    UnknownFormat,
     UnknownLeaderEpoch,
 )
 from millstream.storage.log import Log
@@ -308,6 +309,8 @@ class LocalReplica:
         now = context.clock.monotonic()
         if self.leader is not None:
             if state is not None and self.leader.state_changed(state, now):
+                # Who asks the leader whether it shows all that was committed reads the log next.
+                self.publish_high_watermark()
                 return
             await self._step_down()
         if state is None or context.node_id not in state.replicas:
@@ -379,6 +382,7 @@ class LocalReplica:
             leader.high_watermark,
         )
         self._on_commit()
+        self.on_news(self)
         self.on_leading(self, state.leader_epoch)
 
     async def _accept_loss(self, log: Log) -> None:
@@ -469,25 +473,35 @@ class LocalReplica:
     # Leading.
 
     def _on_commit(self) -> None:
-        """Tell the machine what is durable, and readers what is committed."""
+        """Tell the machine what is written and durable, followers and readers what they may have.
+
+        Followers fetch what is written while it is synced here: the syncs of all replicas run at
+        the same time.
+        """
         leader = self.leader
         if leader is None:
             return
         log = self.partition.log
-        end = log.replication.durable_offset
-        if end != leader.written_end:
+        end = log.replication.written_offset
+        is_news = end > leader.written_end
+        if is_news:
             leader.written(end, self._context.clock.monotonic())
-        leader.synced(end)
+        leader.synced(log.replication.durable_offset)
         if log.replication.first_offset != leader.log_start:
             leader.started_at(log.replication.first_offset)
         self.publish_high_watermark()
-        self.on_news(self)
+        if is_news:
+            self.on_news(self)
 
-    def publish_high_watermark(self) -> None:
-        """Let readers see what the leader knows to be committed, and answer its producers."""
+    def publish_high_watermark(self) -> bool:
+        """Let readers see what the leader knows to be committed, and answer its producers.
+
+        Return whether that is more than before.
+        """
         leader = self.leader
-        if leader is not None and leader.high_watermark != self.partition.log.end_offset:
-            self.partition.log.replication.set_high_watermark(leader.high_watermark)
+        if leader is None or leader.high_watermark == self.partition.log.end_offset:
+            return False
+        return self.partition.log.replication.set_high_watermark(leader.high_watermark)
 
     def tick(self) -> Coroutine[Any, Any, None] | None:
         """Return a change of the ISR, or of the leader, to carry out, if it is time for one."""
@@ -495,7 +509,10 @@ class LocalReplica:
         if leader is None or self._is_proposing:
             return None
         leader.min_insync = self._context.min_insync(self.topic, len(leader.state.target))
-        self.partition.log.replication.expire_unreplicated(ACKNOWLEDGE_SECONDS_MAX)
+        log = self.partition.log
+        log.replication.expire_unreplicated(ACKNOWLEDGE_SECONDS_MAX)
+        if log.offline is not None:
+            leader.log_failed()
         proposal = leader.tick(self._context.clock.monotonic())
         if proposal is None:
             return None
@@ -657,6 +674,13 @@ class LocalReplica:
         logger.warning("%s: emptied; it begins at offset %d, as at its leader", self, offset)
         await self.begin_again()
 
+    def committed_end(self) -> CommittedEnd:
+        """Return what the log has that is committed and durable. The partition is open."""
+        log = self.partition.log
+        offset = min(log.end_offset, log.replication.durable_offset)
+        has_records = offset > log.start_offset
+        return CommittedEnd(offset, log.partition.epoch_at(offset - 1) if has_records else NO_EPOCH)
+
     # Repair. These run like changes of the role: one after the other.
 
     async def recover_end(self, last_base: int | None) -> None:
@@ -685,8 +709,8 @@ class LocalReplica:
         """
         try:
             await self.partition.reopen(removes_damaged_end=True)
-        except Unavailable:
-            raise  # It can be opened later.
+        except (Unavailable, UnknownFormat):
+            raise  # It can be opened later, or by a later release.
         except (MillstreamError, OSError) as error:
             logger.warning("%s: its log is removed: %s", self, error)
             await self.partition.remove_log()

@@ -16,10 +16,9 @@ from functools import partial
 from millstream.broker.topics.topic import Topic
 from millstream.broker.topics.topics import Topics
 from millstream.cluster.control.cluster_state import PartitionId
-from millstream.cluster.control.proposer import ProposalOutcome
 from millstream.cluster.repair import FoundLog, disown_step, lost_records
 from millstream.cluster.replication.replica_context import ReplicaContext
-from millstream.errors import MillstreamError, Unavailable, UnknownTopicId
+from millstream.errors import MillstreamError, UnknownTopicId
 from millstream.storage.files.names import LogName
 from millstream.storage.inspect.damaged_segments import is_end_damaged
 from millstream.storage.store import Store
@@ -68,11 +67,8 @@ async def _disown(context: ReplicaContext, key: PartitionId) -> None:
     if state is None:
         return
     step = disown_step(state, context.node_id, is_registered=False)
-    if step.proposal is None:
-        return
-    outcome = await context.proposer.propose(key, step.proposal)
-    if outcome is not ProposalOutcome.APPLIED:
-        raise Unavailable(f"the state of the partition was not changed: {outcome.value}")
+    if step.proposal is not None:
+        await context.proposer.carry_out(key, step.proposal)
 
 
 def _found_log(store: Store, topic: Topic, index: int) -> FoundLog:
@@ -90,4 +86,8 @@ def _found_log(store: Store, topic: Topic, index: int) -> FoundLog:
     if is_end_damaged(recovered):
         return FoundLog(None, f"its last segment is damaged: {recovered.damage[0]}")
     segments, start = recovered.segments, recovered.partition.start_offset
-    return FoundLog(max(start, segments[-1].next_offset) if segments else start)
+    return FoundLog(
+        max(start, segments[-1].next_offset) if segments else start,
+        start_offset=start,
+        epochs=tuple((epoch.number, epoch.start_offset) for epoch in recovered.partition.epochs),
+    )

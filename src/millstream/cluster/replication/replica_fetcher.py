@@ -40,8 +40,10 @@ CALL_SECONDS_MAX = 5.0
 """Deadline of a fetch, beyond the wait of the leader."""
 
 RESPONSE_BYTES_MAX = 16 * 1024 * 1024
-PARTITION_BYTES_MAX = 1024 * 1024
-"""Like the default of Kafka's followers: large enough to sync rarely."""
+PARTITION_BYTES_MAX = 4 * 1024 * 1024
+"""Several of the largest batches that clients send by default: each fetch is followed by a sync,
+and a follower that takes one batch at a time would sync as often as its leader gets one.
+"""
 
 RETRY_SECONDS = 0.2
 """Time until the next fetch after the leader could not be reached or refused."""

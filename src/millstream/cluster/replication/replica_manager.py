@@ -14,6 +14,7 @@ from typing import NamedTuple
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import Topic
 from millstream.cluster.control.cluster_state import PartitionId
+from millstream.cluster.repair import CommittedEnd
 from millstream.cluster.replication.fetch_server import FetchServer
 from millstream.cluster.replication.local_replica import LocalReplica, ResyncProgress
 from millstream.cluster.replication.replica_context import ReplicaContext
@@ -357,20 +358,19 @@ class ReplicaManager:
         except OSError as error:
             logger.warning("high watermarks were not stored: %s", error)
 
-    def _high_watermarks(self) -> Mapping[PartitionId, int]:
+    def _high_watermarks(self) -> Mapping[PartitionId, CommittedEnd]:
         """Return what each replica of this node has, as far as that is known."""
-        stored, offsets = self.context.high_watermarks, dict[PartitionId, int]()
+        stored, committed = self.context.high_watermarks, dict[PartitionId, CommittedEnd]()
         for key, state in self.context.state.partitions.items():
             replica = self.replicas.get(key)
             if self.context.node_id not in state.replicas:
                 continue
             if replica is None or replica.is_unproved or not replica.partition.is_open:
                 if (known := stored.get(key)) is not None:
-                    offsets[key] = known
+                    committed[key] = known
             else:
-                log = replica.partition.log
-                offsets[key] = min(log.end_offset, log.replication.durable_offset)
-        return offsets
+                committed[key] = replica.committed_end()
+        return committed
 
     # Time.
 

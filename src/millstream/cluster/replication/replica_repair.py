@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from millstream.cluster.control.cluster_state import PartitionId
-from millstream.cluster.control.proposer import ProposalOutcome
 from millstream.cluster.repair import RepairStep, ReplicaCondition, disowning, next_repair
 from millstream.cluster.replication.local_replica import LocalReplica, ResyncProgress
 from millstream.cluster.replication.replica_context import ReplicaContext
@@ -415,11 +414,8 @@ async def disown(context: ReplicaContext, key: PartitionId) -> None:
     Raises `Unavailable` if that was not possible, or is not known.
     """
     state = context.state.partitions.get(key)
-    if state is None:
-        return
-    outcome = await context.proposer.propose(key, disowning(state, context.node_id))
-    if outcome is not ProposalOutcome.APPLIED:
-        raise Unavailable(f"the state of the partition was not changed: {outcome.value}")
+    if state is not None:
+        await context.proposer.carry_out(key, disowning(state, context.node_id))
 
 
 def _identity(wanted: ManifestSegment) -> SegmentIdentity:

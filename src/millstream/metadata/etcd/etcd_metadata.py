@@ -25,6 +25,7 @@ from millstream.errors import (
     LeaseExpired,
     MillstreamError,
     StorageFailed,
+    Unavailable,
 )
 from millstream.metadata.counters import MetadataCounters
 from millstream.metadata.etcd.change_feed import ChangeFeed
@@ -79,6 +80,8 @@ PAGE_ENTRIES = 500
 """Entries of one response to a list."""
 
 TIMEOUT_MS = 2_000
+WAIT_SECONDS = 1.0
+"""Pause between two attempts of a read that waits for etcd."""
 
 ETCD_CHECKPOINT_FILE = "etcd-checkpoint"
 """File of a data directory with the highest revision of etcd that the node has seen."""
@@ -111,6 +114,9 @@ class EtcdMetadata:
         self._following: asyncio.Task[None] | None = None
         self._in_flight: set[asyncio.Task[Any]] = set()
         self._is_closed = False
+        self.on_wait: Callable[[str | None], None] | None = None
+        """Set while a node starts: reads then wait as long as etcd cannot be reached. It is told
+        why, and `None` when that is over."""
 
     # Opening and closing.
 
@@ -294,7 +300,23 @@ class EtcdMetadata:
         self._check_header(response.header.revision, seen)
 
     async def _read(self, request: Mapping[str, Any]) -> RangeResponse:
-        return await self._gateway.call("/v3/kv/range", request, RangeResponse, repeat=Repeat.READ)
+        is_waiting = False
+        while True:
+            try:
+                response = await self._gateway.call(
+                    "/v3/kv/range", request, RangeResponse, repeat=Repeat.READ
+                )
+            except Unavailable as error:
+                if self.on_wait is None or self._is_closed:
+                    raise
+                logger.warning("%s; trying again", error)
+                is_waiting = True
+                self.on_wait(str(error))
+                await asyncio.sleep(WAIT_SECONDS)
+            else:
+                if is_waiting and self.on_wait is not None:
+                    self.on_wait(None)
+                return response
 
     def _entries(self, response: RangeResponse) -> Sequence[MetadataEntry]:
         entries = tuple(entries_of(response, self._prefix))

@@ -49,7 +49,10 @@ class WatermarkFile:
             data = file.read_at(0, _FILE_SIZE)
         finally:
             file.close()
-        return max(_decode(data[:_SLOT_SIZE]), _decode(data[_SLOT_SIZE:]))
+        try:
+            return max(_decode(data[:_SLOT_SIZE]), _decode(data[_SLOT_SIZE:]))
+        except UnknownFormat as error:
+            raise UnknownFormat(f"{self._path}: {error}") from error
 
     def write(self, offset: int) -> None:
         """Store a high watermark. Not durable by itself, and need not be."""

@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from millstream.errors import Busy, DamagedRecords
+from millstream.errors import DamagedRecords
 from millstream.storage.disk.executor import Executor
 from millstream.storage.log import Log
+from millstream.storage.log_check import check_in_log
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment, Segment
 from millstream.storage.segment.segment_check import SegmentCheck, check_segment
-
-LOOKS_MAX = 5
-"""How often a segment is read again because its log was cut or repaired meanwhile."""
 
 
 class CheckedSegment(NamedTuple):
@@ -66,31 +64,32 @@ async def check_log(
 
 async def _check_at(log: Log, background: Executor, offset: int, end: int) -> CheckedSegment:
     """Check the segment that contains an offset, and report its damage."""
-    for _ in range(LOOKS_MAX):
-        truncations, segments = log.truncations, log.segments
-        segment = next((s for s in segments if s.base_offset <= offset < s.next_offset), None)
-        if segment is None:
-            return _hole(log, segments, offset, end)
+
+    def find(segments: Sequence[Segment]) -> Segment | None:
+        return next((s for s in segments if s.base_offset <= offset < s.next_offset), None)
+
+    async def check(segment: Segment) -> SegmentCheck:
         assert isinstance(segment, SealedSegment | GrowingSegment)
         work = partial(check_segment, segment, end=end, on_read=_ignore)
         result: SegmentCheck = await background.run(work)
-        if log.truncations != truncations or segment not in log.segments:
-            continue
-        for damage in result.damage:
-            log.report_damage(damage)
-        return CheckedSegment(
-            segment.base_offset,
-            min(segment.next_offset, end) if result.damage else result.next_offset,
-            segment.generation if isinstance(segment, SealedSegment) else 0,
-            result.size,
-            result.digest,
-            result.damage,
-        )
-    raise Busy(f"{log.name} is being cut or repaired; try again")
+        return result
+
+    checked = await check_in_log(log, find, check)
+    if checked is None:
+        return _hole(log, offset, end)
+    segment, result = checked
+    return CheckedSegment(
+        segment.base_offset,
+        min(segment.next_offset, end) if result.damage else result.next_offset,
+        segment.generation if isinstance(segment, SealedSegment) else 0,
+        result.size,
+        result.digest,
+        result.damage,
+    )
 
 
-def _hole(log: Log, segments: Sequence[Segment], offset: int, end: int) -> CheckedSegment:
-    following = min((s.base_offset for s in segments if s.base_offset > offset), default=end)
+def _hole(log: Log, offset: int, end: int) -> CheckedSegment:
+    following = min((s.base_offset for s in log.segments if s.base_offset > offset), default=end)
     damage = DamagedRecords(
         log.log_directory.directory,
         "a segment is missing",

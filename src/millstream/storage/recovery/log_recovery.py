@@ -40,7 +40,7 @@ from dataclasses import dataclass, field, replace
 
 from millstream.clock import Clock
 from millstream.config.schema import Durability
-from millstream.errors import CorruptData, CorruptFile, DamagedRecords
+from millstream.errors import CorruptData, CorruptFile, DamagedRecords, UnknownFormat
 from millstream.storage.disk.file_cache import map_file
 from millstream.storage.disk.filesystem import File, Filesystem, join, write_all
 from millstream.storage.files.checkpoint import (
@@ -253,9 +253,12 @@ class _LogRecovery:
     def _read_checkpoint(self) -> SyncPoint:
         if CHECKPOINT_FILE not in self._inventory.names:
             return NOTHING_SYNCED
-        file = self._filesystem.open_readonly(join(self._log_directory.directory, CHECKPOINT_FILE))
+        path = join(self._log_directory.directory, CHECKPOINT_FILE)
+        file = self._filesystem.open_readonly(path)
         try:
             return decode_checkpoint(file.read_at(0, CHECKPOINT_SIZE))
+        except UnknownFormat as error:
+            raise UnknownFormat(f"{path}: {error}") from error
         finally:
             file.close()
 

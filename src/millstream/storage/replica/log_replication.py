@@ -1,6 +1,6 @@
 """Replication of one log, as its storage sees it: leader or replica, never the network.
 
-    leader     begin_epoch -> appends as usual -> `read` hands out slices up to the durable end
+    leader     begin_epoch -> appends as usual -> `read` hands out slices of what is written
     replica    become_replica -> `append` writes slices as they are -> `durable_offset` is reported
 
 Both    `set_high_watermark` bounds what readers see; `truncate` removes what others do not have
@@ -140,6 +140,17 @@ class LogReplication:
         return self._context.state.durable_offset
 
     @property
+    def written_offset(self) -> int:
+        """The end of what replicas may fetch: at or after `durable_offset`.
+
+        Replicas need not wait for the sync of the leader: what they have counts for the high
+        watermark only as far as the leader has synced too. After a failure nobody knows what is on
+        the disk, so nothing more is handed out.
+        """
+        is_whole = self._offline() is None
+        return self._context.state.written_offset if is_whole else self.durable_offset
+
+    @property
     def first_offset(self) -> int:
         """The first offset that is stored: at most the start of the log."""
         snapshot = self._context.state.snapshot
@@ -170,15 +181,21 @@ class LogReplication:
         return self._context.metadata_file.partition
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after each commit, whether readers may see it yet or not."""
+        """Call `callback` after each write and each commit, whether readers may see it or not."""
         self._watchers[callback] = None
 
     def unwatch(self, callback: Callable[[], None]) -> None:
         """Stop calling `callback`. Does nothing if it is not watched."""
         self._watchers.pop(callback, None)
 
+    def note_write(self) -> None:
+        """Tell the watchers that the written end has moved. A commit tells them by itself."""
+        state = self._context.state
+        if self._watchers and state.written_offset > state.durable_offset:
+            self.note_commit()
+
     def note_commit(self) -> None:
-        """Tell the watchers that the durable end has moved."""
+        """Tell the watchers that the written or the durable end has moved."""
         for callback in tuple(self._watchers):
             try:
                 callback()
@@ -224,10 +241,21 @@ class LogReplication:
             self._queue.rewind(self._queue.pending[0].offset)
         self._queue.refuse_waiting(refusal)
         self._queue.refuse_pending(refusal)
+        await self._wait_until_durable()
         await self._context.metadata_file.run_exclusive(self._forget_unused_epochs())
         await self.decisions.begin()
         if (offline := self._offline()) is not None:
             raise offline
+
+    async def _wait_until_durable(self) -> None:
+        """Wait until all that is written is durable, or the log fails.
+
+        A replica fetches from its durable end on. Its leader may have what was only written here,
+        and would send it once more.
+        """
+        state = self._context.state
+        while state.written_offset > state.durable_offset and not self._commit.is_stopped:
+            await self._context.tasks.changed()
 
     async def _forget_unused_epochs(self) -> None:
         partition, end = self._partition, self._queue.next_offset
@@ -263,19 +291,26 @@ class LogReplication:
     # The leader's side.
 
     def read(
-        self, offset: int, *, size_max: int = SLICE_SIZE_MAX, is_checked: bool = True
+        self,
+        offset: int,
+        *,
+        size_max: int = SLICE_SIZE_MAX,
+        is_checked: bool = True,
+        is_durable: bool = True,
     ) -> ReplicaSlice:
         """Return durable batches of one segment, from the one that contains `offset` on.
 
         At least one batch, whatever its size; none at the durable end. May be called from any
         thread. Raises `OffsetOutOfRange` before `first_offset` and beyond the durable end, and
-        `DamagedRecords` if the batch is damaged.
+        `DamagedRecords` if the batch is damaged. Without `is_durable`, the end is
+        `written_offset`; then the last segment must be read on the event loop of the log.
         """
         return read_for_replica(
             self._context.state,
             offset,
             size_max=size_max,
             is_checked=is_checked,
+            is_durable=is_durable or self._offline() is not None,
             is_finished=self._segments.is_finished,
             leader_epoch=self._partition.leader_epoch,
             now_ms=self._now_ms(),

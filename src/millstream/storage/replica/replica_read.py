@@ -1,8 +1,9 @@
 """Reading a log for its replicas: slices of one segment, as they are stored.
 
-A slice ends at the durable end of the log, whether readers may see that far or not, and never spans
-two segments. So a replica knows where each segment begins and ends. What the log hides from readers
-is part of it: records before the start, records deleted by key, and what is not replicated yet.
+A slice ends at the durable end of the log, or at the written one, whether readers may see that
+far or not, and never spans two segments. So a replica knows where each segment begins and ends.
+What the log hides from readers is part of it: records before the start, records deleted by key, and
+what is not replicated yet.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ def read_for_replica(
     *,
     size_max: int,
     is_checked: bool,
+    is_durable: bool,
     is_finished: Callable[[Segment], bool],
     leader_epoch: int,
     now_ms: int,
 ) -> ReplicaSlice:
-    """Return a slice from the batch that contains `offset` on; an empty one at the durable end.
+    """Return a slice from the batch that contains `offset` on; an empty one at the end.
 
+    That is the durable end, or with `is_durable` false the end of what is written.
     `is_finished` tells whether a segment takes no more batches. An empty log has no segment: its
     slice names the one that the next batch will start, in `leader_epoch`.
     """
-    segment, batches = state.read_durable(offset, size_max=size_max, is_checked=is_checked)
+    segment, batches = state.read_stored(
+        offset, size_max=size_max, is_checked=is_checked, is_durable=is_durable
+    )
     if segment is None:
         return ReplicaSlice(
             leader_epoch=leader_epoch,

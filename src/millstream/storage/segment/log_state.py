@@ -456,18 +456,25 @@ class LogState:
             self._directory, "a segment is missing", from_offset=first, to_offset=end - 1
         )
 
-    def read_durable(
-        self, offset: int, *, size_max: int, is_checked: bool
+    @property
+    def written_offset(self) -> int:
+        """The end of what is written, durable or not."""
+        return _written_end(self.snapshot).offset
+
+    def read_stored(
+        self, offset: int, *, size_max: int, is_checked: bool, is_durable: bool = True
     ) -> tuple[Segment | None, Slice]:
         """Return durable batches as they are stored, and their segment; none at the end.
 
         Neither the start of the log nor deletions by key nor the visible limit count. At the end of
-        the log, the segment is the last one, `None` if there is none.
+        the log, the segment is the last one, `None` if there is none. Without `is_durable`, batches
+        that are only written are returned too; the last segment is then read on the event loop,
+        which writes it.
         """
 
         def read(snapshot: LogSnapshot) -> tuple[Segment | None, Slice]:
             first = snapshot.segments[0].base_offset if snapshot.segments else snapshot.start
-            end = snapshot.durable
+            end = snapshot.durable if is_durable else _written_end(snapshot)
             if not first <= offset <= end.offset:
                 raise OffsetOutOfRange(offset, start=first, end=end.offset)
             if offset == end.offset:
@@ -480,7 +487,7 @@ class LogState:
                 return segment, read_slice(
                     segment,
                     offset,
-                    limit=durable_size(snapshot, segment),
+                    limit=durable_size(snapshot, segment) if is_durable else segment.size,
                     size_max=size_max,
                     records_max=None,
                     is_checked=is_checked,
@@ -712,6 +719,16 @@ def committed_size(snapshot: LogSnapshot, segment: Segment) -> int:
     if segment.base_offset < snapshot.committed.segment:
         return segment.size
     return snapshot.committed.position if segment.base_offset == snapshot.committed.segment else 0
+
+
+def _written_end(snapshot: LogSnapshot) -> LogPosition:
+    """Return the end of what is written: that of the last segment, or the durable end."""
+    if not snapshot.segments:
+        return snapshot.durable
+    last = snapshot.segments[-1]
+    if last.next_offset <= snapshot.durable.offset:
+        return snapshot.durable
+    return LogPosition(last.next_offset, last.base_offset, last.size)
 
 
 def durable_size(snapshot: LogSnapshot, segment: Segment) -> int:

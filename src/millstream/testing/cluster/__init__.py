@@ -12,8 +12,11 @@
 Data and logs are below the directory. etcd must be installed, see `millstream.testing.etcd`.
 
     running.py, nodes.py     the cluster and its nodes
-    proxy.py                 a network that can be cut and slowed down
+    network.py               which links between nodes, etcd and clients are cut or slow
+    proxy.py                 such a network of proxies, for all users
+    namespaces.py            such a network of network namespaces, for root
     node_faults.py           disks that fail, are full or slow, and clocks that jump
+    memory_limit.py          control groups that limit the memory of nodes
     loads/, reading.py       clients that work while the cluster fails, and what readers see then
     history.py, checker.py   what clients were told, and the rules that it must keep
     faults.py, chaos.py      seeded rounds of faults; `python -m millstream.testing.cluster.chaos`

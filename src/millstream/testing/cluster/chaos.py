@@ -24,10 +24,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import millstream
 from millstream.clients.kafka.client import KafkaClient
@@ -47,7 +47,12 @@ from millstream.testing.cluster.loads.http import (
     WatchLoad,
 )
 from millstream.testing.cluster.loads.load import Load, wait_for_more
+from millstream.testing.cluster.memory_limit import why_no_memory_limit
+from millstream.testing.cluster.namespaces import why_unavailable
 from millstream.testing.cluster.running import RunningCluster, running_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NODES = 3
 ETCD_MEMBERS = 3
@@ -62,11 +67,17 @@ LEADER_SHARE = 0.5
 SAME_SECONDS_MAX = 30.0
 """How long after healing replicas may differ."""
 
-SETTINGS = {"cluster.lease_ttl_ms": "2000"}
-"""Shorter leases than the default: more elections in the same time."""
+SETTINGS = {"cluster.lease_ttl_ms": "2000", "cluster.isr_change_interval_ms": "1000"}
+"""Shorter than the defaults: more elections, and more changes of the ISR, in the same time."""
+
+DONE_AT_ONCE = frozenset({"rolling-restart"})
+"""Faults that are over when they were injected: there is nothing to hold."""
 
 
 TOPICS = ("idempotent", "transactions", "appends", "jobs")
+COPY = "copied"
+"""The topic to which Spark copies the first one."""
+
 TOLERATED = (LogOffline, OutcomeUnknown)
 """Errors with which clients of a node may be answered when its disk fails, or that say themselves
 that the outcome is not known. Then the record may be stored or not.
@@ -139,20 +150,29 @@ def plan_rounds(
         )
         strikes_leader = chance.random() < LEADER_SHARE
         hold_s = round(chance.uniform(HOLD_SECONDS_MIN, HOLD_SECONDS_MAX), 1)
-        planned.append(Round(number, kinds.pop(), target, strikes_leader, hold_s))
+        kind = kinds.pop()
+        if kind in DONE_AT_ONCE:
+            hold_s = 0.0
+        planned.append(Round(number, kind, target, strikes_leader, hold_s))
     return planned[first - 1 :]
 
 
 @contextmanager
-def chaos_cluster(directory: Path) -> Iterator[RunningCluster]:
-    """Run a cluster that all faults can be injected into."""
+def chaos_cluster(directory: Path, *, has_namespaces: bool = False) -> Iterator[RunningCluster]:
+    """Run a cluster that all faults can be injected into.
+
+    Its network is made of proxies, or of network namespaces. Where the memory of nodes cannot be
+    limited, they are killed instead.
+    """
     with running_cluster(
         directory,
         nodes=NODES,
         settings=SETTINGS,
         etcd_members=ETCD_MEMBERS,
-        has_network=True,
+        has_network=not has_namespaces,
+        has_namespaces=has_namespaces,
         has_faults=True,
+        has_memory_limits=why_no_memory_limit() is None,
     ) as cluster:
         cluster.wait_until_in_sync()
         yield cluster
@@ -164,13 +184,17 @@ def run_rounds(
     *,
     check_every: int = CHECK_EVERY,
     report: Callable[[str], None] = lambda _: None,
+    spark: SparkSession | None = None,
 ) -> list[RoundResult]:
-    """Run rounds, and check what loads were told and what replicas have. Raises `ChaosFailed`."""
+    """Run rounds, and check what loads were told and what replicas have. Raises `ChaosFailed`.
+
+    With `spark`, a streaming query is one of the loads.
+    """
     results: list[RoundResult] = []
     for start in range(0, len(rounds), check_every):
         part = rounds[start : start + check_every]
         try:
-            results += _run_checked(cluster, part, report)
+            results += _run_checked(cluster, part, report, spark)
         except ChaosFailed:
             raise
         except Exception as error:
@@ -184,14 +208,18 @@ def _failure(error: Exception, place: str, rounds: Sequence[Round]) -> str:
 
 
 def _run_checked(
-    cluster: RunningCluster, rounds: Sequence[Round], report: Callable[[str], None]
+    cluster: RunningCluster,
+    rounds: Sequence[Round],
+    report: Callable[[str], None],
+    spark: SparkSession | None,
 ) -> list[RoundResult]:
     name = f"rounds-{rounds[0].number}"
-    topics = [f"{name}-{kind}" for kind in TOPICS]
+    kinds = TOPICS if spark is None else (*TOPICS, COPY)
+    topics = [f"{name}-{kind}" for kind in kinds]
     with KafkaClient(cluster.bootstrap) as client:
         for topic in topics:
             client.create_topic(topic, partitions=PARTITIONS)
-    loads = make_loads(cluster, name)
+    loads = make_loads(cluster, name, spark)
     for load in loads:
         load.start()
     try:
@@ -214,7 +242,7 @@ def _run_checked(
         list(threads.map(Load.check, loads))
     cluster.check_replicas(*topics, seconds=SAME_SECONDS_MAX)
     count = sum(load.count for load in loads)
-    remove_topics(cluster, name)
+    remove_topics(cluster, name, kinds)
     seconds = time.monotonic() - began
     report(
         f"{count} successes of {len(loads)} loads: no rule is broken (checked in {seconds:.1f} s)"
@@ -222,12 +250,12 @@ def _run_checked(
     return results
 
 
-def make_loads(cluster: RunningCluster, name: str) -> list[Load]:
+def make_loads(cluster: RunningCluster, name: str, spark: SparkSession | None = None) -> list[Load]:
     """Return all kinds of loads, which are not started. `name` is the prefix of their topics."""
     bootstrap, urls, logs = cluster.bootstrap, cluster.urls, cluster.nodes[1].log.parent
-    return [
+    loads: list[Load] = [
         IdempotentLoad(bootstrap, f"{name}-idempotent"),
-        TransactionLoad(bootstrap, f"{name}-transactions"),
+        TransactionLoad(bootstrap, f"{name}-transactions", logs),
         GroupLoad(bootstrap, f"{name}-idempotent", "classic", logs),
         GroupLoad(bootstrap, f"{name}-idempotent", "consumer", logs),
         AppendLoad(urls, bootstrap, f"{name}-appends", tolerated=TOLERATED),
@@ -235,13 +263,20 @@ def make_loads(cluster: RunningCluster, name: str) -> list[Load]:
         QueueLoad(urls, f"{name}-jobs", tolerated=TOLERATED),
         StreamLoad(urls, f"{name}-stream"),
     ]
+    if spark is not None:
+        # Here and not above: pyspark is not always installed.
+        from millstream.testing.cluster.loads.spark import SparkLoad  # noqa: PLC0415
+
+        topics = f"{name}-{TOPICS[0]}", f"{name}-{COPY}"
+        loads.append(SparkLoad(spark, bootstrap, *topics, logs / f"{name}-checkpoint"))
+    return loads
 
 
-def remove_topics(cluster: RunningCluster, name: str) -> None:
+def remove_topics(cluster: RunningCluster, name: str, kinds: Sequence[str] = TOPICS) -> None:
     """Delete what loads have made, so that many rounds do not need more and more partitions."""
     with millstream.Client(cluster.urls, config=CONFIG) as client:
         client.queue(f"{name}-jobs").delete()
-        for topic in (*TOPICS, "stream"):  # The topic of a stream is the stream.
+        for topic in (*kinds, "stream"):  # The topic of a stream is the stream.
             client.topic(f"{name}-{topic}").delete()
 
 
@@ -299,6 +334,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=CHECK_EVERY,
         help=f"Rounds between two checks. Default: {CHECK_EVERY}.",
     )
+    parser.add_argument(
+        "--network",
+        choices=("auto", "namespaces", "proxies"),
+        default="auto",
+        help="What cuts connections: the kernel, which needs root, or proxies. Default: auto,"
+        " which is proxies.",
+    )
+    parser.add_argument(
+        "--spark",
+        action="store_true",
+        help="Also run a streaming query of Spark, which needs pyspark and Java.",
+    )
     parser.add_argument("--directory", help="For data and logs; kept. Default: a temporary one.")
     options = parser.parse_args(arguments)
     try:
@@ -307,13 +354,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
+    has_namespaces = options.network == "namespaces"
+    if has_namespaces and (reason := why_unavailable()) is not None:
+        parser.error(f"--network namespaces: {reason}")
     # Clients log each attempt that failed; here many are meant to.
     logging.getLogger("millstream").setLevel(logging.CRITICAL)
+    if (reason := why_no_memory_limit()) is not None:
+        _print(f"memory-limit kills nodes at once: {reason}")
     directory = Path(options.directory or tempfile.mkdtemp(prefix="millstream-chaos-"))
     began = time.monotonic()
     try:
-        with chaos_cluster(directory) as cluster:
-            results = run_rounds(cluster, rounds, check_every=options.check_every, report=_print)
+        with ExitStack() as stack:
+            spark = stack.enter_context(_spark_session()) if options.spark else None
+            cluster = stack.enter_context(chaos_cluster(directory, has_namespaces=has_namespaces))
+            results = run_rounds(
+                cluster, rounds, check_every=options.check_every, report=_print, spark=spark
+            )
     except ChaosFailed as error:
         _print(f"FAILED {error}")
         _print(f"data and logs are in {directory}")
@@ -329,13 +385,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _spark_session() -> AbstractContextManager[SparkSession]:
+    from millstream.spark.session import running_session  # noqa: PLC0415 - imports pyspark.
+
+    return running_session("millstream chaos", "local[2,3]", {"spark.sql.shuffle.partitions": "2"})
+
+
 def _command(options: argparse.Namespace) -> str:
     """Return the command line with which these rounds are run again."""
-    names = ("seed", "first", "rounds", "check_every", "faults")
+    names = ("seed", "first", "rounds", "check_every", "faults", "network")
     values = {name: getattr(options, name) for name in names}
     if values["faults"] == ",".join(FAULTS):
         del values["faults"]
+    if values["network"] == "auto":
+        del values["network"]
     flags = [f"--{name.replace('_', '-')} {value}" for name, value in values.items()]
+    if options.spark:
+        flags.append("--spark")
     return " ".join(["python -m millstream.testing.cluster.chaos", *flags])
 
 

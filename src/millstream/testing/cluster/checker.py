@@ -9,6 +9,7 @@
 | committed offsets never fall, and cover nothing that was not read | groups |
 | a transaction is visible in all of its partitions or in none | transactions |
 | every job is completed once, and the counts agree | queues |
+| every record is copied once | queries of Spark |
 
 Replicas are compared by `millstream.testing.replica_files`.
 """
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from millstream.testing.cluster.history import (
+    CopyHistory,
     GroupHistory,
     History,
     Outcome,
@@ -52,6 +54,8 @@ def check_history(history: History) -> list[str]:
             name, broken = history.stream, check_stream(history)
         case WatchHistory():
             name, broken = f"watcher of {history.topic}", check_watch(history)
+        case CopyHistory():
+            name, broken = history.topic, check_copy(history)
     return [f"{name}: {sentence}" for sentence in broken]
 
 
@@ -209,7 +213,8 @@ def _check_consumed(seen: Sequence[SeenRecord], content: TopicContent) -> Iterat
 
 def check_queue(history: QueueHistory) -> Iterator[str]:
     """Check that every job was completed once, and that nothing is left."""
-    completed = {delivery.job: delivery.number for delivery in history.completed}
+    # Of a job that was completed twice, the first completion counts.
+    completed = {delivery.job: delivery.number for delivery in reversed(history.completed)}
     settled = completed.keys() | {delivery.job for delivery in history.unanswered}
     yield from _report("jobs were lost", [job for job in history.put if job not in settled])
     yield from _report(
@@ -248,6 +253,18 @@ def check_stream(history: StreamHistory) -> Iterator[str]:
         "appends are missing, doubled or out of order",
         [(index, number) for index, number in enumerate(content) if index != number],
     )
+
+
+def check_copy(history: CopyHistory) -> Iterator[str]:
+    """Check that a copy has every record of its source once, and nothing else."""
+    copied = Counter(record.value for record in history.content.records)
+    expected = {record.value for record in history.source}
+    yield from _report("records were not copied", sorted(expected - copied.keys()))
+    yield from _report(
+        "records were copied twice", [value for value, count in copied.items() if count > 1]
+    )
+    yield from _report("records were copied that never were", sorted(copied.keys() - expected))
+    yield from check_offsets(history.content)
 
 
 def check_watch(history: WatchHistory) -> Iterator[str]:

@@ -6,14 +6,18 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from millstream.testing.cluster.network import CLIENTS, CUT, LinkRule, etcd_name, node_name
 from millstream.testing.cluster.node_faults import NodeFaults, failing_disk, full_disk
-from millstream.testing.cluster.proxy import CLIENTS, LinkRule, etcd_name, node_name
 from millstream.testing.cluster.running import RunningCluster
 
 NETWORK_DELAY_S = 0.05
 NETWORK_LOSS = 0.05
 SYNC_DELAY_S = 0.3
 CLOCK_STEP_MS = 3_600_000
+SPARE_BYTES = 128 * 1024
+"""What a starved node can allocate: a few seconds' growth, and hardly any cache."""
+
+LEAK_BYTES = 16 * 1024 * 1024
 
 
 class FaultTarget(NamedTuple):
@@ -57,12 +61,20 @@ def restart_all(cluster: RunningCluster, _target: FaultTarget) -> None:
         cluster.wait_until_caught_up()
 
 
+def memory_limit(cluster: RunningCluster, target: FaultTarget) -> None:
+    """Let a node allocate hardly more than it has. If it also leaks, the kernel kills it (OOM)."""
+    node = cluster.nodes[target.node]
+    node.starve(SPARE_BYTES)
+    if target.sign < 0 and node.is_running:
+        node.disturb(NodeFaults(leak_bytes=LEAK_BYTES))
+
+
 # The network.
 
 
 def isolate(cluster: RunningCluster, target: FaultTarget) -> None:
     """Cut a node off from all: other nodes, etcd and clients."""
-    _set_rule(cluster, target.node, _everyone(cluster), LinkRule(is_cut=True))
+    _set_rule(cluster, target.node, _everyone(cluster), CUT)
 
 
 def cut_peers(cluster: RunningCluster, target: FaultTarget) -> None:
@@ -80,7 +92,7 @@ def cut_one_way(cluster: RunningCluster, target: FaultTarget) -> None:
 
 def cut_etcd(cluster: RunningCluster, target: FaultTarget) -> None:
     """Cut a node off from etcd; clients and other nodes still reach it."""
-    _set_rule(cluster, target.node, _members(cluster), LinkRule(is_cut=True))
+    _set_rule(cluster, target.node, _members(cluster), CUT)
 
 
 def cut_clients(cluster: RunningCluster, target: FaultTarget) -> None:
@@ -163,6 +175,7 @@ FAULTS: Mapping[str, ClusterFault] = {
     "kill-all": kill_all,
     "pause": pause,
     "rolling-restart": restart_all,
+    "memory-limit": memory_limit,
     "isolate": isolate,
     "cut-peers": cut_peers,
     "cut-one-way": cut_one_way,

@@ -145,6 +145,21 @@ class WatchHistory:
     content: TopicContent
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyHistory:
+    """A topic to which all records of another one with different values were copied."""
+
+    topic: str
+    source: Sequence[SeenRecord]
+    content: TopicContent
+
+
 History: TypeAlias = (
-    WriteHistory | TransactionHistory | GroupHistory | QueueHistory | StreamHistory | WatchHistory
+    WriteHistory
+    | TransactionHistory
+    | GroupHistory
+    | QueueHistory
+    | StreamHistory
+    | WatchHistory
+    | CopyHistory
 )

@@ -1,4 +1,4 @@
-"""Faults of one node: its disk fails, is full or slow, its clock jumps.
+"""Faults of one node: its disk fails, is full or slow, its clock jumps, it leaks memory.
 
 The harness sends them to the process of the node (`node_process.py`), which has a file system and a
 clock that obey. Files are real, so everything else is as in production; but syncs run in threads
@@ -38,10 +38,14 @@ class NodeFaults:
     """How much longer each sync takes."""
     wall_step_ms: int = 0
     """How far the wall clock is ahead; behind, if it is negative."""
+    leak_bytes: int = 0
+    """Memory that the node allocates and does not use."""
 
     def __post_init__(self) -> None:
         if self.sync_delay_s < 0:
             raise ValueError(f"sync_delay_s must be at least 0, got {self.sync_delay_s}")
+        if self.leak_bytes < 0:
+            raise ValueError(f"leak_bytes must be at least 0, got {self.leak_bytes}")
 
 
 NO_FAULTS = NodeFaults()
@@ -65,6 +69,7 @@ def encode_faults(faults: NodeFaults) -> str:
             "calls": faults.calls,
             "sync_delay_s": faults.sync_delay_s,
             "wall_step_ms": faults.wall_step_ms,
+            "leak_bytes": faults.leak_bytes,
         }
     )
 
@@ -81,6 +86,12 @@ class CurrentFaults(CallFaults):
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
         self.faults = NO_FAULTS
         self._sleep = sleep
+        self._leaked = bytearray()
+
+    def set(self, faults: NodeFaults) -> None:
+        """Replace all faults."""
+        self._leaked = bytearray(faults.leak_bytes)
+        self.faults = faults
 
     def strike(self, name: str, path: str) -> OSError | None:
         """Delay a call, and return its error if it has to fail."""

@@ -27,7 +27,7 @@ from millstream.testing.cluster.node_faults import (
 def take_faults(current: CurrentFaults) -> None:
     """Apply the faults that arrive on standard input until it ends."""
     for line in sys.stdin:
-        current.faults = decode_faults(line)
+        current.set(decode_faults(line))
         sys.stdout.write(f"{APPLIED}\n")
         sys.stdout.flush()
 

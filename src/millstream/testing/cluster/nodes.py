@@ -9,7 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from millstream.testing.cluster.memory_limit import MemoryGroup
 from millstream.testing.cluster.node_faults import APPLIED, NO_FAULTS, NodeFaults, encode_faults
+from millstream.testing.network_host import LOOPBACK, NetworkHost
 
 STOP_SECONDS_MAX = 60.0
 LOG_SIZE_SHOWN = 3000
@@ -36,25 +38,35 @@ class RunningNode:
         *,
         advertised_ports: Sequence[int] = (),
         has_faults: bool = False,
+        host: NetworkHost = LOOPBACK,
+        memory: MemoryGroup | None = None,
+        source: Path | None = None,
     ) -> None:
         """`settings` are by key, such as `cluster.rack`, as after `millstream serve --set`.
 
         With `advertised_ports`, clients and other nodes connect there. With `has_faults`, disk and
-        clock of the node can be disturbed.
+        clock of the node can be disturbed. `host` is where it listens, and `memory` the group that
+        limits its memory. `source` is the directory of the package that it runs, if it is another
+        one than this.
         """
         self.node_id = node_id
         self.data = directory / f"node-{node_id}"
         """Its data directory."""
         self.log = directory / f"node-{node_id}.log"
         """What it writes to standard error."""
-        self._listeners = [f"127.0.0.1:{port}" for port in ports]
-        self._advertised = [f"127.0.0.1:{port}" for port in advertised_ports or ports]
+        self.memory = memory
+        """The group that can limit its memory, if it has one."""
+        self._host = host
+        self._listeners = [f"{host.address}:{port}" for port in ports]
+        self._advertised = [f"{host.address}:{port}" for port in advertised_ports or ports]
         self.bootstrap = self._advertised[0]
         """Address for Kafka clients."""
         self.settings = dict(settings)
         """Settings for the next start."""
         self.has_faults = has_faults
         """Whether disk and clock can be disturbed."""
+        self.source = source
+        """Directory of the package `millstream` for the next start; None for this one."""
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -75,9 +87,12 @@ class RunningNode:
     def start(self) -> None:
         """Start the node, and return when it serves clients."""
         assert not self.is_running, f"node {self.node_id} runs"
+        if self._process is not None:  # It ended by itself.
+            self._take()
         kafka, http, peer = self._listeners
         module = "millstream.testing.cluster.node_process" if self.has_faults else _SERVE
         command = [
+            *self._host.command,
             *(sys.executable, "-m", module, "serve"),
             f"--data={self.data}",
             f"--node-id={self.node_id}",
@@ -86,10 +101,14 @@ class RunningNode:
             f"--peer={peer}",
             *(f"--set={key}={value}" for key, value in self.settings.items()),
         ]
+        if self._host != LOOPBACK:
+            command.append("--insecure")  # Only this machine reaches a namespace of the test.
         if self._advertised != self._listeners:
             kafka, _, peer = self._advertised
             command += [f"--advertise={kafka}", f"--advertise-peer={peer}"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MILLSTREAM_")}
+        if self.source is not None:
+            environment["PYTHONPATH"] = str(self.source)
         with self.log.open("a") as errors:
             self._process = subprocess.Popen(  # noqa: S603 - our own command.
                 command,
@@ -100,6 +119,8 @@ class RunningNode:
                 cwd=self.log.parent,  # Without a configuration file.
                 env=environment,
             )
+        if self.memory is not None:
+            self.memory.add(self._process.pid)
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line == "ready\n":
@@ -156,6 +177,14 @@ class RunningNode:
         for line in process.stdout:
             if line == f"{APPLIED}\n":
                 return
+
+    def starve(self, spare_bytes: int) -> None:
+        """Let the node allocate only so much more, until it is killed or `heal` of the cluster.
+
+        Without the rights to limit memory, it is killed at once, as the kernel would do.
+        """
+        if self.memory is None or not self.memory.limit(self.memory.allocated() + spare_bytes):
+            self.kill()
 
     def close(self) -> None:
         """End the process if there is one, whatever state a test left it in."""

@@ -30,9 +30,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from millstream.testing.cluster.network import OPEN, ClusterNetwork, LinkRule, NetworkFailed
+
 T = TypeVar("T")
 
-CLIENTS = "clients"
 RETRANSMIT_SECONDS = 0.2
 """The shortest time after which Linux sends a lost packet again."""
 
@@ -43,40 +44,7 @@ CHUNKS_HELD_MAX = 64
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, without waiting.
 
 
-class NetworkFailed(Exception):
-    """The proxies do not work on this machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkRule:
-    """What happens to bytes from one party to another."""
-
-    is_cut: bool = False
-    delay_s: float = 0.0
-    loss: float = 0.0
-    """Share of the chunks, from 0 to 1."""
-
-    def __post_init__(self) -> None:
-        if self.delay_s < 0:
-            raise ValueError(f"delay_s must be at least 0, got {self.delay_s}")
-        if not 0 <= self.loss <= 1:
-            raise ValueError(f"loss must be between 0 and 1, got {self.loss}")
-
-
-OPEN = LinkRule()
-
-
-def node_name(node_id: int) -> str:
-    """Return the name of a node as a party of the network."""
-    return f"node-{node_id}"
-
-
-def etcd_name(index: int) -> str:
-    """Return the name of a member of etcd as a party of the network."""
-    return f"etcd-{index}"
-
-
-class Network:
+class Network(ClusterNetwork):
     """Proxies between parties, which run in a thread of their own. Close it after use."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -93,20 +61,6 @@ class Network:
         self._thread.start()
 
     # Rules, from any thread.
-
-    def cut(self, first: str, second: str) -> None:
-        """Hold all bytes between two parties, in both directions."""
-        rule = LinkRule(is_cut=True)
-        self.set_rules({(first, second): rule, (second, first): rule})
-
-    def cut_one_way(self, source: str, target: str) -> None:
-        """Hold all bytes from `source` to `target`; those in the other direction arrive."""
-        self.set_rules({(source, target): LinkRule(is_cut=True)})
-
-    def slow_down(self, first: str, second: str, *, delay_s: float, loss: float = 0.0) -> None:
-        """Delay all bytes between two parties, and a share of them for longer."""
-        rule = LinkRule(delay_s=delay_s, loss=loss)
-        self.set_rules({(first, second): rule, (second, first): rule})
 
     def heal(self) -> None:
         """Remove all rules: what was held is delivered."""

@@ -18,15 +18,13 @@ from millstream.protocols.kafka.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from millstream.testing.cluster.memory_limit import MemoryGroup
+from millstream.testing.cluster.namespaces import NamespaceNetwork
+from millstream.testing.cluster.network import CLIENTS, ClusterNetwork, etcd_name, node_name
 from millstream.testing.cluster.nodes import PORTS_PER_NODE, NodeFailed, RunningNode
-from millstream.testing.cluster.proxy import (
-    CLIENTS,
-    Network,
-    etcd_name,
-    node_name,
-    process_of_connection,
-)
+from millstream.testing.cluster.proxy import Network, process_of_connection
 from millstream.testing.etcd import RunningEtcd, free_ports, running_etcd
+from millstream.testing.network_host import LOOPBACK
 from millstream.testing.replica_files import compare_replicas
 
 HEAL_SECONDS_MAX = 120.0
@@ -46,7 +44,7 @@ class RunningCluster:
     """An etcd and several nodes."""
 
     def __init__(
-        self, etcd: RunningEtcd, nodes: Sequence[RunningNode], network: Network | None = None
+        self, etcd: RunningEtcd, nodes: Sequence[RunningNode], network: ClusterNetwork | None = None
     ) -> None:
         self.etcd = etcd
         self.nodes = {node.node_id: node for node in nodes}
@@ -54,7 +52,7 @@ class RunningCluster:
         self._network = network
 
     @property
-    def network(self) -> Network:
+    def network(self) -> ClusterNetwork:
         """The network between clients, nodes and etcd."""
         assert self._network is not None, "the cluster was made with `has_network`"
         return self._network
@@ -92,6 +90,8 @@ class RunningCluster:
                 member.start()
         self.etcd.wait_until_healthy()
         for node in self.nodes.values():
+            if node.memory is not None:
+                node.memory.lift()
             if node.is_running:
                 node.resume()
                 if node.has_faults:
@@ -213,20 +213,38 @@ def running_cluster(
     racks: Sequence[str] = (),
     etcd_members: int = 1,
     has_network: bool = False,
+    has_namespaces: bool = False,
     has_faults: bool = False,
+    has_memory_limits: bool = False,
+    source: Path | None = None,
 ) -> Iterator[RunningCluster]:
     """Run an etcd and nodes, with their data below `directory`, for the duration of the block.
 
     `settings` are those of all nodes, by key; `racks` are the racks of the nodes, in order. With
-    `has_network`, connections can be cut and slowed down (`cluster.network`, on Linux); with
-    `has_faults`, disks and clocks can be disturbed (`RunningNode.disturb`).
+    `has_network`, connections can be cut and slowed down (`cluster.network`, on Linux) by proxies;
+    with `has_namespaces`, by the kernel (`namespaces.py`, as root). With `has_faults`, disks and
+    clocks can be disturbed (`RunningNode.disturb`); with `has_memory_limits`, nodes can be starved
+    of memory (`RunningNode.starve`). The nodes run the package in `source`, if it is given;
+    `RunningNode.source` changes that for one of them.
     """
     with contextlib.ExitStack() as stack:
-        etcd = stack.enter_context(running_etcd(directory, members=etcd_members))
+        namespaces = None
+        if has_namespaces:
+            members = [etcd_name(index) for index in range(etcd_members)]
+            names = [node_name(index + 1) for index in range(nodes)]
+            namespaces = NamespaceNetwork([*members, *names])
+            stack.callback(namespaces.close)
+        hosts = [namespaces.host(member) for member in members] if namespaces else []
+        etcd = stack.enter_context(running_etcd(directory, members=etcd_members, hosts=hosts))
         network = None
         if has_network:
             network = Network()
             stack.callback(network.close)
+        groups = []
+        if has_memory_limits:
+            for index in range(nodes):
+                groups.append(MemoryGroup(node_name(index + 1)))
+                stack.callback(groups[-1].remove)
         ports = _chunks(free_ports(2 * PORTS_PER_NODE * nodes), PORTS_PER_NODE)
         made = [
             RunningNode(
@@ -240,10 +258,13 @@ def running_cluster(
                 },
                 advertised_ports=ports[nodes + index] if has_network else (),
                 has_faults=has_faults,
+                host=namespaces.host(node_name(index + 1)) if namespaces else LOOPBACK,
+                memory=groups[index] if groups else None,
+                source=source,
             )
             for index in range(nodes)
         ]
-        cluster = RunningCluster(etcd, made, network)
+        cluster = RunningCluster(etcd, made, namespaces or network)
         if network is not None:
             for index, node in enumerate(made):
                 _connect(network, cluster, node, ports[index], ports[nodes + index])

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millstream.cluster import controller
+from millstream.cluster.epochs import EpochHistory
 from millstream.cluster.isr import IsrChangeLimiter, IsrPolicy
 from millstream.cluster.leader import UNAVAILABLE, LeaderReplica
 from millstream.cluster.lease import LeaseBelief
 from millstream.cluster.life import LifeRecord, NewLife, begin_life
 from millstream.cluster.repair import (
+    CommittedEnd,
     FoundLog,
     RepairStep,
     ReplicaCondition,
@@ -86,6 +88,7 @@ class SimulatedNode:
         "clock_offset",
         "clock_rate",
         "copies",
+        "diverged",
         "fetch",
         "found",
         "id",
@@ -106,7 +109,9 @@ class SimulatedNode:
         self.clock_offset = random_.uniform(0.0, 1000.0)
         self.copies: list[tuple[Any, Any, Any, Any]] = []
         """What was on its disk at each start."""
-        self.stored_high_watermark: int | None = None
+        self.diverged: list[tuple[Any, Any]] = []
+        """Log and epochs of the partition before each cut: a backup may have been made then."""
+        self.stored_high_watermark: CommittedEnd | None = None
         """What `high-watermarks.json` has."""
         self.found: FoundLog | None = None
         """What the node finds on its disk, if that is not what it had."""
@@ -127,6 +132,26 @@ class SimulatedNode:
     def clock(self, now: float) -> float:
         """Return the node's monotonic clock."""
         return now * self.clock_rate + self.clock_offset
+
+
+def _found_log(replica: SimulatedReplica) -> FoundLog:
+    return FoundLog(len(replica.log), epochs=replica.epochs)
+
+
+def _diverged_copies(node: SimulatedNode) -> list[tuple[Any, Any]]:
+    """Return older copies of the partition that are long enough, and have other records.
+
+    The node must notice each of them: what it knew to be committed is not in it.
+    """
+    stored = node.stored_high_watermark
+    if stored is None:
+        return []
+    end, log = stored.offset, node.replica.log
+    return [
+        (copy, epochs)
+        for copy, epochs in node.diverged
+        if len(copy) >= end and copy[:end] != log[:end]
+    ]
 
 
 class Simulation:
@@ -277,7 +302,7 @@ class Simulation:
         replica = node.replica
         if not replica.is_alive:
             node.life += 1
-            found = node.found or FoundLog(len(replica.log))
+            found = node.found or _found_log(replica)
             reason = lost_records(found, node.stored_high_watermark, has_others=True)
             replica.lacks_records = reason is not None
             self._register(node)
@@ -577,9 +602,10 @@ class Simulation:
 
     def _answered(self, node: SimulatedNode, fetch: ReplicaFetch, answer: SimulatedAnswer) -> None:
         replica = node.replica
-        log = replica.log
+        log, epochs = replica.log, replica.epochs
         cut = replica.take_answer(fetch, answer)
         if cut is not None:
+            node.diverged.append((log, epochs))
             self._counts["cuts"] += 1
             self._say(f"node {node.id} cuts its log from {len(log)} to {cut.offset}")
             for offset in range(cut.offset, min(len(log), len(self._committed))):
@@ -722,7 +748,7 @@ class Simulation:
         self._say(f"node {node.id} gets an older copy of its disk, with {len(copy[0])} records")
         replica.log, replica.epochs, replica.tokens, node.stored_high_watermark = copy
         replica.synced_end = len(replica.log)
-        node.found = FoundLog(len(replica.log))
+        node.found = _found_log(replica)
 
     def _is_whole(self) -> bool:
         """Whether no member of the ISR has lost records since it joined: so one may lose them."""
@@ -737,18 +763,29 @@ class Simulation:
     def _store_high_watermark(self, node: SimulatedNode) -> None:
         """Store outside of the log what it has, from time to time."""
         if not node.is_repaired:
-            node.stored_high_watermark = min(node.replica.high_watermark, node.replica.synced_end)
+            offset = min(node.replica.high_watermark, node.replica.synced_end)
+            epoch = EpochHistory(node.replica.epochs).last_epoch(0, offset)
+            node.stored_high_watermark = CommittedEnd(offset, epoch)
         self._later(node, 0.5, self._store_high_watermark)
 
     def _lose_records(self, node: SimulatedNode) -> None:
         """Let a node that is down lose records of the partition, in a way that it can notice."""
         replica, stored = node.replica, node.stored_high_watermark
+        older = _diverged_copies(node)
+        if older:
+            self._counts["record losses"] += 1
+            node.life += 1  # It may have been starting.
+            replica.log, replica.epochs = self._random.choice(older)
+            replica.synced_end = len(replica.log)
+            node.found = _found_log(replica)
+            self._say(f"node {node.id} gets an older copy of the partition: {node.found}")
+            return
         kinds = [(0, FoundLog(None))]
         if replica.log:
             kept = self._random.randrange(len(replica.log))
             kinds.append((kept, FoundLog(None, "its end is damaged")))
-        if stored:
-            kept = self._random.randrange(stored)
+        if stored is not None and stored.offset:
+            kept = self._random.randrange(stored.offset)
             kinds.append((kept, FoundLog(kept)))
         kept, found = self._random.choice(kinds)
         if lost_records(found, stored, has_others=True) is None:

@@ -33,6 +33,8 @@ PARTITIONS = 3
 TIMEOUT_MS = int(WAIT_SECONDS * 1000)
 PAUSE_SECONDS = 0.005
 ABORT_EVERY = 3
+CONSUME_SECONDS = 0.1
+"""How long a consumer gathers records before it commits them."""
 
 
 class IdempotentLoad(Load):
@@ -87,8 +89,10 @@ class IdempotentLoad(Load):
 class TransactionLoad(Load):
     """Transactions over all partitions; every third one is aborted."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, logs: Path) -> None:
+        """`logs` is the directory for what the client logs."""
         super().__init__()
+        self._logger = _file_logger(logs / f"{topic}.log")
         self._bootstrap = bootstrap
         self._topic = topic
         self._outcomes: dict[bytes, Outcome] = {}
@@ -110,6 +114,7 @@ class TransactionLoad(Load):
                     producer = self._new()
             else:
                 self.succeeded()
+            producer.poll(0)  # It logs only then.
 
     def _abort(self, producer: Producer) -> bool:
         try:
@@ -125,8 +130,9 @@ class TransactionLoad(Load):
                 "transactional.id": self._topic,
                 "transaction.timeout.ms": 60_000,
                 "message.timeout.ms": 60_000,
-                "log_level": 0,
-            }
+                "debug": "eos,msg",
+            },
+            logger=self._logger,
         )
         _until_done(lambda: producer.init_transactions(WAIT_SECONDS))
         return producer
@@ -196,7 +202,7 @@ class GroupLoad(Load):
         consumer = self._consumer()
         consumer.subscribe([self._topic])
         while not self.is_stopping:
-            messages = consumer.consume(500, timeout=0.2)
+            messages = consumer.consume(500, timeout=CONSUME_SECONDS)
             for message in messages:
                 if message.error() is None:
                     self._seen.append(

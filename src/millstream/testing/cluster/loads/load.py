@@ -23,6 +23,9 @@ class LoadStalled(AssertionError):
 class Load(ABC):
     """A client that works in a thread until it is stopped, over all failures of nodes."""
 
+    wait_seconds = WAIT_SECONDS
+    """How long a success may take."""
+
     def __init__(self) -> None:
         self.count = 0
         """How often it succeeded so far."""
@@ -78,13 +81,13 @@ class Load(ABC):
     def wait_for_count(self, count: int) -> None:
         with self._changed:
             is_there = self._changed.wait_for(
-                lambda: self.count >= count or self._failure is not None, WAIT_SECONDS
+                lambda: self.count >= count or self._failure is not None, self.wait_seconds
             )
         self.raise_failure()
         if not is_there:
             raise LoadStalled(
                 f"{self} succeeded {self.count} times, {count} were expected within"
-                f" {WAIT_SECONDS:g} s"
+                f" {self.wait_seconds:g} s"
             )
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""An etcd with one member on this machine, for `millstream cluster dev`."""
+"""An etcd with one member on this machine, for the nodes of a local cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
-from millstream.cli.cluster.child_process import POLL_SECONDS, ChildProcess
+from millstream.cli.processes.child_process import POLL_SECONDS, ChildProcess
 from millstream.errors import InvalidConfig
 
 START_SECONDS_MAX = 60.0
@@ -29,8 +29,13 @@ def find_etcd() -> str:
     return found
 
 
-def start_etcd(data: Path, log: Path, *, port: int, peer_port: int) -> ChildProcess:
-    """Start etcd with its data in `data`; it is ready after `wait_until_healthy`."""
+def start_etcd(
+    data: Path, log: Path | None, *, port: int, peer_port: int, log_level: str = "warn"
+) -> ChildProcess:
+    """Start etcd with its data in `data`; it is ready after `wait_until_healthy`.
+
+    Without a log file, the caller reads its standard error.
+    """
     client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
     command = [
         find_etcd(),
@@ -41,8 +46,11 @@ def start_etcd(data: Path, log: Path, *, port: int, peer_port: int) -> ChildProc
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=dev={peer}",
+        # Old revisions fill the database up to its quota, and then nothing can be changed.
+        "--auto-compaction-mode=periodic",
+        "--auto-compaction-retention=1h",
         "--logger=zap",
-        "--log-level=warn",
+        f"--log-level={log_level}",
     ]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_")}
     if platform.machine() == "aarch64":
@@ -57,7 +65,9 @@ def wait_until_healthy(etcd: ChildProcess, port: int) -> None:
         if not etcd.is_running:
             raise InvalidConfig(f"etcd did not start: {etcd.last_words()}")
         if time.monotonic() > deadline:
-            raise InvalidConfig(f"etcd is not ready after {START_SECONDS_MAX:g} s: see {etcd.log}")
+            raise InvalidConfig(
+                f"etcd is not ready after {START_SECONDS_MAX:g} s: {etcd.last_words()}"
+            )
         time.sleep(POLL_SECONDS)
 
 
