@@ -4,6 +4,7 @@
     python benchmarks/run.py --subject log --quick                  one of them, in a few minutes
     python benchmarks/run.py --subject kafka --peers kafka,redis    beside these, or `none`
     python benchmarks/run.py --subject kafka --only small --profile  where the node spends its time
+    python benchmarks/run.py --subject cluster --only fail-over --rounds 1   one round of some rows
     python benchmarks/run.py --report [FILE ...]                    what the documentation shows
 
 A subject is a module in `subjects/` with a tuple of `EXPERIMENTS`; `subjects/example.py` is the
@@ -42,7 +43,7 @@ from peers.connector import bring_connector
 
 SUBJECTS = (
     *("machine", "log", "kafka", "http", "queues", "life", "start", "memory", "growth", "claims"),
-    *("formats", "spark"),
+    *("formats", "processes", "spark", "cluster"),
 )
 """Subjects that are measured by default: all but the example."""
 
@@ -64,11 +65,24 @@ def main() -> None:
         with contextlib.suppress(PeerMissing):  # Which is reported where it is needed.
             bring_connector()
     for subject in subjects:
-        run_subject(subject, arguments.scale, results, arguments.peers, only=arguments.only)
+        run_subject(
+            subject,
+            arguments.scale,
+            results,
+            arguments.peers,
+            only=arguments.only,
+            rounds=arguments.rounds,
+        )
 
 
 def run_subject(
-    subject: str, scale: Scale, results: Path, asked: Collection[str], *, only: str = ""
+    subject: str,
+    scale: Scale,
+    results: Path,
+    asked: Collection[str],
+    *,
+    only: str = "",
+    rounds: int | None = None,
 ) -> None:
     """Measure one subject, print its table and write its files to `results`."""
     experiments = importlib.import_module(f"subjects.{subject}").EXPERIMENTS
@@ -78,7 +92,7 @@ def run_subject(
     with scratch_folder(results) as folder, Peers(STARTS, asked, folder) as peers:
         facts = machine_facts(folder)
         watch = Watch()
-        outcomes = _outcomes(chosen, scale, folder, peers)
+        outcomes = _outcomes(chosen, scale, folder, peers, rounds)
         facts |= watch.facts() | peers.facts()
     report = Report(
         subject=subject,
@@ -98,7 +112,11 @@ def run_subject(
 
 
 def _outcomes(
-    experiments: Sequence[Experiment], scale: Scale, folder: Path, peers: Peers
+    experiments: Sequence[Experiment],
+    scale: Scale,
+    folder: Path,
+    peers: Peers,
+    rounds: int | None,
 ) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for number, experiment in enumerate(experiments):
@@ -106,7 +124,7 @@ def _outcomes(
         print(f"{experiment.title} ... ", end="", flush=True, file=sys.stderr)
         place = folder / str(number)
         place.mkdir()
-        outcomes += run_experiment(experiment, scale, place, peers)
+        outcomes += run_experiment(experiment, scale, place, peers, rounds)
         print(f"{time.monotonic() - started:.1f} s", file=sys.stderr)
     return outcomes
 
@@ -122,10 +140,22 @@ def _peers(text: str) -> Collection[str]:
     return names
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text}")
+    return int(text)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--subject", action="append", help=f"one of: {', '.join(SUBJECTS)}")
     parser.add_argument("--only", default="", help="only experiments with this text in their title")
+    parser.add_argument(
+        "--rounds",
+        type=_positive,
+        metavar="N",
+        help="how often each arm has its turn; default: as the experiment says",
+    )
     parser.add_argument(
         "--peers",
         type=_peers,

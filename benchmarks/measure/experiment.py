@@ -109,9 +109,16 @@ class Experiment:
 
 
 def run_experiment(
-    experiment: Experiment, scale: Scale, folder: Path, peers: Peers
+    experiment: Experiment,
+    scale: Scale,
+    folder: Path,
+    peers: Peers,
+    rounds: int | None = None,
 ) -> list[Outcome]:
-    """Run the arms in turns, and return the measured rows."""
+    """Run the arms in turns, and return the measured rows.
+
+    `rounds` is how often each has its turn, if not as often as the experiment says.
+    """
     with ExitStack() as stack:
         run = _Run(peers)
         own = folder / "ours"
@@ -122,7 +129,7 @@ def run_experiment(
                 place = folder / f"peer-{number}"
                 place.mkdir()
                 run.join(each, scale, place, stack)
-        repetitions = [run.take_turns() for _ in range(experiment.repetitions(scale))]
+        repetitions = [run.take_turns() for _ in range(rounds or experiment.repetitions(scale))]
     return [_outcome(row, repetitions, run) for row in experiment.rows]
 
 

@@ -21,7 +21,7 @@ SAMPLES_PER_SECOND = 200
 FUNCTIONS = 40
 """How many are listed."""
 
-WAITING = ("Threads._serve", "_worker", "Condition.wait", "EventWriter._run")
+WAITING = ("ThreadExecutor._serve", "_worker", "Condition.wait", "EventWriter._run")
 """Where threads wait for work. They are sampled too, and left out."""
 
 _folder: Path | None = None

@@ -12,13 +12,17 @@ from typing import Any
 
 from measure.peers import PeerMissing
 
-from peers.lines import connect
+from peers.cluster_processes import PeerCluster, PeerNode, serving_together
+from peers.lines import SILENCE_SECONDS_MAX, connect
 from peers.processes import PeerProcess, found, free_port, said, serving
 
 SYNC_VERSION_MIN = (2, 10)
 """Older servers sync every two minutes, which cannot be configured."""
 
+CLUSTER_NODES = 3
 _INBOX = "_INBOX.bench"
+ANSWER = b'{"stream":'
+"""How the acknowledgement of a publication begins."""
 _HELLO = b'CONNECT {"verbose":false,"pedantic":false,"protocol":1}\r\n'
 
 
@@ -56,6 +60,42 @@ def _running(folder: Path, sync: str) -> Iterator[PeerProcess]:
         yield server
 
 
+@contextmanager
+def running_nats_cluster(folder: Path) -> Iterator[PeerCluster]:
+    """Run three servers with JetStream, with its defaults: synced every two minutes."""
+    program = found("nats-server", "nats-server")
+    version = said(program, "--version").rpartition("v")[2]
+    routes = [free_port() for _ in range(CLUSTER_NODES)]
+    known = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in routes)
+    nodes = []
+    for number, route in enumerate(routes, 1):
+        place = folder / str(number)
+        place.mkdir(parents=True)
+        settings, port = place / "server.conf", free_port()
+        settings.write_text(
+            f"""server_name: "{number}"
+listen: "127.0.0.1:{port}"
+jetstream {{
+  store_dir: "{place}"
+}}
+cluster {{
+  name: bench
+  listen: "127.0.0.1:{route}"
+  routes: [{known}]
+}}
+"""
+        )
+        nodes.append(PeerNode(str(number), [program, "--config", str(settings)], place, port))
+    text = f"{CLUSTER_NODES} of nats-server {version}, streams with 3 replicas, else its defaults"
+    with serving_together(nodes, text, is_complete) as server:
+        yield server
+
+
+def is_complete(node: PeerNode) -> bool:
+    """Whether a server answers for JetStream; in a cluster, that needs a leader."""
+    return _is_ready(node.port)
+
+
 def open_connection(port: int, inbox: str) -> socket.socket:
     """Connect and subscribe to the inbox of the acknowledgements."""
     connection = connect(port)
@@ -69,10 +109,11 @@ def open_connection(port: int, inbox: str) -> socket.socket:
     return connection
 
 
-def ask(port: int, subject: str, body: Any) -> Any:
-    """Ask JetStream for something, and return its answer."""
+def ask(port: int, subject: str, body: Any, *, seconds: float = SILENCE_SECONDS_MAX) -> Any:
+    """Ask JetStream for something, and return its answer, which comes within so many seconds."""
     content = json.dumps(body).encode()
     with open_connection(port, _INBOX) as connection:
+        connection.settimeout(seconds)
         connection.sendall(publication(subject, content, _INBOX))
         with connection.makefile("rb") as answers:
             for line in answers:
@@ -93,7 +134,7 @@ def publication(subject: str, content: bytes, inbox: str) -> bytes:
 
 def _is_ready(port: int) -> bool:
     try:
-        ask(port, "$JS.API.INFO", {})
-    except (OSError, ValueError):
+        ask(port, "$JS.API.INFO", {}, seconds=1)  # Without a leader there is no answer.
+    except (OSError, ValueError, RuntimeError):
         return False
     return True

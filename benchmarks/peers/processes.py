@@ -75,7 +75,7 @@ def serving(
             command, cwd=folder, env=variables, stdout=output, stderr=subprocess.STDOUT
         )
     try:
-        _wait_until_ready(process, is_ready, log)
+        wait_until_ready(process, is_ready, log)
         yield PeerProcess(process.pid, port, version)
     finally:
         process.terminate()
@@ -86,9 +86,10 @@ def serving(
             process.wait()
 
 
-def _wait_until_ready(
+def wait_until_ready(
     process: subprocess.Popen[bytes], is_ready: Callable[[], bool], log: Path
 ) -> None:
+    """Wait until a server is ready; raise `PeerMissing` with its last words if it ends."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     while not is_ready():
         if process.poll() is not None:

@@ -145,8 +145,8 @@ def _nats_turn(server: PeerServer, name: str, seconds: float) -> Figures:
                 stack.enter_context(nats.open_connection(server.port, f"_INBOX.{number}")),
                 nats.publication(f"{STREAM}.{number}", value, f"_INBOX.{number}") * IN_A_PIECE,
                 IN_A_PIECE,
-                _nats_answers,
-                edge=len(_NATS_ANSWER) - 1,
+                nats_answers,
+                edge=len(nats.ANSWER) - 1,
             )
             for number in range(CONNECTIONS)
         ]
@@ -155,13 +155,10 @@ def _nats_turn(server: PeerServer, name: str, seconds: float) -> Figures:
     return found
 
 
-_NATS_ANSWER = b'{"stream":'
-
-
-def _nats_answers(data: bytes) -> int:
+def nats_answers(data: bytes) -> int:
     if b'"error"' in data:
         raise RuntimeError(f"JetStream answers {data[:200]!r}")
-    return data.count(_NATS_ANSWER)
+    return data.count(nats.ANSWER)
 
 
 def _pumped(

@@ -36,11 +36,25 @@ class Moved(NamedTuple):
 
 
 @contextmanager
-def topic(bootstrap: str, configs: Mapping[str, str]) -> Iterator[str]:
-    """Create a topic under a name of its own, and delete it at the end."""
+def topic(
+    bootstrap: str,
+    configs: Mapping[str, str],
+    *,
+    partitions: int = PARTITIONS,
+    replicas: int = 1,
+    assignment: Sequence[Sequence[int]] = (),
+) -> Iterator[str]:
+    """Create a topic under a name of its own, and delete it at the end.
+
+    `assignment` has the nodes of each partition, the leader first, instead of the two numbers.
+    """
     name = f"bench-{os.urandom(6).hex()}"
     client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    new = NewTopic(name, PARTITIONS, 1, config=dict(configs))
+    if assignment:
+        nodes = [list(each) for each in assignment]
+        new = NewTopic(name, len(nodes), replica_assignment=nodes, config=dict(configs))
+    else:
+        new = NewTopic(name, partitions, replicas, config=dict(configs))
     for created in client.create_topics([new]).values():
         created.result(_TIMEOUT)
     try:
@@ -96,7 +110,11 @@ def _note(error: KafkaError) -> None:
 def _hand_over(
     producers: Sequence[Producer], name: str, value: bytes, count: int, end: float
 ) -> int:
-    """Hand records to all producers in turn until the time is over; return how many."""
+    """Hand records to all producers in turn until the time is over; return how many.
+
+    A producer counts a record until its delivery was reported, so all of them have to be polled:
+    else one that was filled once would take no more.
+    """
     messages = [{"value": value}] * count
     records = 0
     while time.perf_counter() < end:
@@ -105,6 +123,8 @@ def _hand_over(
             for partition, producer in enumerate(producers)
         )
         records += taken
+        for producer in producers:
+            producer.poll(0)
         if taken < count * len(producers) // 2:
             producers[0].poll(0.001)  # Most of them are full.
     return records
