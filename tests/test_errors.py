@@ -10,6 +10,7 @@ import pytest
 from millstream import errors
 from millstream.errors import (
     BACKPRESSURE_KINDS,
+    AccessDenied,
     CorruptData,
     DeadlineExceeded,
     DiskFull,
@@ -25,7 +26,15 @@ from millstream.errors import (
     WouldBlock,
 )
 
-BRANCHES = (RequestError, Unavailable, CorruptData, OutcomeUnknown, NotLeader, InvalidReplication)
+BRANCHES = (
+    RequestError,
+    Unavailable,
+    CorruptData,
+    OutcomeUnknown,
+    NotLeader,
+    InvalidReplication,
+    AccessDenied,
+)
 ALL = [
     kind
     for _, kind in inspect.getmembers(errors, inspect.isclass)
@@ -57,7 +66,7 @@ def test_an_error_is_no_error_of_python_itself(kind):
 
 
 def test_there_are_few_errors():
-    assert len(ALL) <= 103, "one for each thing that a client has to do differently, no more"
+    assert len(ALL) <= 110, "one for each thing that a client has to do differently, no more"
 
 
 def test_an_offset_out_of_range_carries_all_three_numbers():

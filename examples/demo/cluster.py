@@ -103,6 +103,7 @@ def present(directory: Path) -> None:
         admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(TIMEOUT_SECONDS)
         send_through_a_kill(cluster, admin)
         check(cluster, directory)
+        watch_for_loss(cluster, directory)
 
 
 def leader_of(admin: AdminClient) -> int:
@@ -154,3 +155,14 @@ def check(cluster: DevCluster, directory: Path) -> None:
     url = next(iter(cluster.urls.values()))
     run("cluster", "nodes", "--server", url, directory=directory)
     run("cluster", "partitions", TOPIC, "--server", url, directory=directory)
+
+
+def watch_for_loss(cluster: DevCluster, directory: Path) -> None:
+    """Show the command that operators run while they break things."""
+    explain(
+        "The same check for a cluster of your own: write numbered records, break what you like"
+        " meanwhile, and see whether one is lost. Here for three seconds, without another failure."
+    )
+    urls = ",".join(cluster.urls.values())
+    options = ("--duration", 3, "--rate", 200, "--progress", 0, "--server", urls)
+    run("chaos", "run", *options, directory=directory)

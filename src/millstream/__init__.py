@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         TopicState,
     )
     from millstream.clients.http.sync.client import Client
+    from millstream.clients.tls import ClientTls
     from millstream.config.schema import Discard, Durability, LogConfig, StoreConfig
     from millstream.embedded import EmbeddedLog, EmbeddedStore
     from millstream.embedded import open_store as open  # noqa: A004 - `millstream.open` reads best.
@@ -42,6 +43,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "ClientConfig",
+    "ClientTls",
     "Codec",
     "Discard",
     "Durability",
@@ -76,6 +78,7 @@ _HOMES = {
     "AsyncClient": "clients.http.aio.client",
     "Client": "clients.http.sync.client",
     "ClientConfig": "clients.http.core.config",
+    "ClientTls": "clients.tls",
     "Codec": "records.compression",
     "Discard": "config.schema",
     "Durability": "config.schema",

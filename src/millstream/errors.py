@@ -110,6 +110,34 @@ class ElectionNotNeeded(RequestError):
     """The partition has the leader that it should have."""
 
 
+class NotAuthenticated(RequestError):
+    """The caller has not logged in, or its credential is not valid."""
+
+
+class AccessDenied(RequestError):
+    """The caller may not do this."""
+
+
+class TopicAccessDenied(AccessDenied):
+    """The caller may not do this to the topic."""
+
+
+class GroupAccessDenied(AccessDenied):
+    """The caller may not do this to the group or queue."""
+
+
+class ClusterAccessDenied(AccessDenied):
+    """The caller may not do this to the cluster."""
+
+
+class TransactionalIdAccessDenied(AccessDenied):
+    """The caller may not use the transactional id."""
+
+
+class UnknownCredential(RequestError):
+    """There is no such token, or the user has no password."""
+
+
 class UnknownQueue(RequestError):
     """There is no queue with that name; there may be a topic with that name."""
 

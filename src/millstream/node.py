@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,13 @@ from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.problems import Problem, ProblemCode, listed_problems
 from millstream.clock import Clock, SystemClock
 from millstream.cluster.control.node_identity import CLUSTER_FILE
-from millstream.config.schema import Endpoint, NodeConfig, is_loopback, is_unspecified
+from millstream.config.schema import (
+    Endpoint,
+    NodeConfig,
+    TelemetryProtocol,
+    is_loopback,
+    is_unspecified,
+)
 from millstream.errors import InvalidConfig, MillstreamError
 from millstream.observe.loop_watch import LoopWatch
 from millstream.observe.metrics.node_metrics import NodeMetrics
@@ -38,8 +45,11 @@ from millstream.servers.http.live.live_delivery import LiveDelivery
 from millstream.servers.http.server.listener import HttpListener
 from millstream.servers.http.server.server_state import HttpServerState
 from millstream.servers.kafka.listener import KafkaListener
-from millstream.storage.disk.filesystem import Filesystem
-from millstream.storage.store import Store
+from millstream.servers.tls import CertificateWatch, ServerCertificates
+from millstream.storage.disk.cpu_affinity import allowed_cpus, check_cpus, pin_process
+from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, join
+from millstream.storage.files.names import PROCESSES_FILE, STATE_DIRECTORY
+from millstream.storage.store import Store, check_store_format
 from millstream.tracing import Tracer
 
 if TYPE_CHECKING:
@@ -108,6 +118,8 @@ class Node:
         self._live: LiveDelivery | None = None
         self._info: NodeInfo | None = None
         self._export: TelemetryExport | None = None
+        self._certificates: ServerCertificates | None = None
+        self._certificate_watch: CertificateWatch | None = None
         self._state = _NEW
         self.loop_watch = LoopWatch(self._clock, LoopTimers(), lag_ms_max=config.loop_lag_ms_max)
         self.kafka = config.kafka
@@ -153,6 +165,7 @@ class Node:
         self.loop_watch.start()
         counters = TelemetryCounters()
         try:
+            self._certificates = ServerCertificates.configured(config.tls)
             export = self._export = open_export(config, counters)
             tracer = None if export is None else export.tracer
             http = await self._open_http(tracer)
@@ -166,8 +179,16 @@ class Node:
                 clock=self._clock,
                 filesystem=self._filesystem,
                 open_cluster=self._open_cluster if is_clustered else None,
+                access_config=config.access,
             )
-            kafka = self._kafka = KafkaListener(broker, config.kafka_server, tracer=tracer)
+            kafka = self._kafka = KafkaListener(
+                broker,
+                config.kafka_server,
+                tracer=tracer,
+                ssl_context=self._ssl_context,
+                principal_rules=config.tls.principal_rules,
+                access_config=config.access,
+            )
             with _listen_errors("kafka", config.kafka):
                 port = await kafka.listen(*config.kafka)
             self.kafka = Endpoint(config.kafka.host, port)
@@ -196,7 +217,7 @@ class Node:
                 http_state,
                 live,
                 health=self.health,
-                endpoints=lambda: (self.kafka, self.http),
+                endpoints=lambda: (self.kafka, self.http_url),
                 timers=LoopTimers(),
             )
             app = make_app(
@@ -218,6 +239,10 @@ class Node:
             info.start()
             if export is not None:
                 export.send_metrics(metrics.readings)
+            if self._certificates is not None:
+                self._certificate_watch = CertificateWatch(
+                    self._certificates, self._use_certificates
+                )
             self._state = _READY
         except BaseException:
             await self.stop()
@@ -241,9 +266,27 @@ class Node:
         self._waits_for = reason
 
     def _check_directory(self) -> None:
-        """Refuse the directory of a node in a cluster if this one is alone."""
+        """Refuse the directory of a later release, of several nodes, or of one in a cluster.
+
+        Nothing is changed before: the release that wrote the directory finds it as it was. A node
+        in a cluster is refused if this one is alone.
+        """
         config = self.config
+        if os.path.exists(os.path.join(config.data, PROCESSES_FILE)):
+            raise InvalidConfig(
+                f"{config.data} has the data directories of several node processes; start it with"
+                " --processes, or use another data directory"
+            )
+        filesystem = self._filesystem or OsFilesystem()
+        for path in (config.data, join(config.data, STATE_DIRECTORY)):
+            check_store_format(filesystem, path)
         if self._metadata is not None or config.cluster.etcd:
+            # A lone node does not load any of this.
+            from millstream.cluster.directory_format import (  # noqa: PLC0415
+                check_cluster_formats,
+            )
+
+            check_cluster_formats(filesystem, config.data)
             return
         if os.path.exists(os.path.join(config.data, CLUSTER_FILE)):
             raise InvalidConfig(
@@ -254,7 +297,12 @@ class Node:
     async def _open_http(self, tracer: Tracer | None) -> HttpListener:
         """Open the HTTP listener, which reports the start until the node is ready."""
         address = self.config.http
-        state = HttpServerState(self.config.http_server, self._clock, LoopTimers())
+        state = HttpServerState(
+            self.config.http_server,
+            self._clock,
+            LoopTimers(),
+            principal_rules=self.config.tls.principal_rules,
+        )
         app = make_starting_app(
             self.health,
             self.config.http_server,
@@ -263,11 +311,41 @@ class Node:
             tracer=tracer,
             is_local=is_loopback(address.host),
         )
-        http = HttpListener(app, state)
+        http = HttpListener(app, state, ssl_context=self._ssl_context)
         self._http = http
         with _listen_errors("http", address):
             self.http = Endpoint(address.host, await http.listen(*address))
         return http
+
+    # Certificates.
+
+    @property
+    def http_url(self) -> str:
+        """URL of the HTTP server."""
+        return f"{'https' if self.config.tls.is_on else 'http'}://{self.http}"
+
+    @property
+    def has_certificates(self) -> bool:
+        """Whether there are certificate files that can change."""
+        return self.config.tls.is_on or self.config.cluster.peer_cert_file is not None
+
+    def reload_certificates(self) -> None:
+        """Read certificate files again if they have changed. Connections go on as they are."""
+        if self._certificate_watch is not None:
+            self._certificate_watch.check_now()
+        if self._cluster is not None:
+            self._cluster.reload_certificates()
+
+    @property
+    def _ssl_context(self) -> ssl.SSLContext | None:
+        return None if self._certificates is None else self._certificates.contexts
+
+    def _use_certificates(self) -> None:
+        context = self._ssl_context
+        assert context is not None
+        for listener in (self._kafka, self._http):
+            if listener is not None:
+                listener.use_tls(context)
 
     # Health.
 
@@ -313,6 +391,8 @@ class Node:
         if was_ready and is_draining:
             await self._give_notice()
         cluster, self._cluster = self._cluster, None
+        if self._certificate_watch is not None:
+            self._certificate_watch.stop()
         if self._info is not None:
             self._info.stop()
         kafka, self._kafka = self._kafka, None
@@ -379,11 +459,14 @@ def open_export(config: NodeConfig, counters: TelemetryCounters) -> TelemetryExp
         return None
     try:
         from millstream.observe.otel.export import TelemetryExport  # noqa: PLC0415
+
+        return TelemetryExport(config, counters)
     except ModuleNotFoundError as error:
+        is_grpc = config.telemetry.protocol is TelemetryProtocol.GRPC
+        extra = "otel-grpc" if is_grpc else "otel"
         raise InvalidConfig(
-            f"telemetry is on, but {error.name} is not installed: install 'millstream[otel]'"
+            f"telemetry is on, but {error.name} is not installed: install 'millstream[{extra}]'"
         ) from error
-    return TelemetryExport(config, counters)
 
 
 @contextmanager
@@ -414,11 +497,18 @@ async def serve_until_signalled(server: Node, on_ready: Callable[[Node], None]) 
     stacks of all threads and tasks to standard error, then commits and seals without waiting for
     clients. A second signal ends the process at once, as does a stop that takes too long.
     Acknowledged records are safe in all cases, and the next start checks the logs if it must.
+
+    SIGHUP reads certificate files again if there are any. Otherwise a terminal was closed, and it
+    stops the node, unless it is to be ignored, as with `nohup`.
     """
     loop = asyncio.get_running_loop()
     signals = _Signals()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         loop.add_signal_handler(number, signals.take, number)
+    if server.has_certificates:
+        loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
+    elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, signals.take, signal.SIGHUP)
     write_thread_stacks_on(signal.SIGQUIT)
     start = loop.create_task(server.start())
     while not start.done():
@@ -474,10 +564,20 @@ def run(
     clock: Clock | None = None,
 ) -> int:
     """Run a node in this process until it is told to stop; return the exit status."""
+    pin_configured(config)
     os.umask(0o077)  # The data directory is private to the user of the node.
     gc.set_threshold(YOUNG_OBJECTS_MAX)
     node = Node(config, filesystem=filesystem, clock=clock)
     return uvloop.run(serve_until_signalled(node, on_ready))
+
+
+def pin_configured(config: NodeConfig) -> None:
+    """Let this process run on its configured processors; raise `InvalidConfig` if it may not."""
+    allowed = allowed_cpus()
+    check_cpus("node.cpus", config.cpus, allowed)
+    check_cpus("storage.maintenance_cpus", config.store.maintenance_cpus, allowed)
+    if config.cpus:
+        pin_process(config.cpus)
 
 
 def raise_descriptor_limit() -> int:

@@ -25,11 +25,7 @@ from millstream.cluster.administration.administrator import PeerLink
 from millstream.cluster.control.adoption_row import ADOPTING_KEY, decode_adoption
 from millstream.cluster.control.node_identity import CLUSTER_FILE
 from millstream.cluster.control.node_row import NodeRow
-from millstream.cluster.control.peer_certificates import (
-    CHECK_SECONDS,
-    PeerCertificates,
-    names_host,
-)
+from millstream.cluster.control.peer_certificates import PeerCertificates, names_host
 from millstream.cluster.coordination.transaction_server import TransactionServer
 from millstream.cluster.forwarding.append_forwarder import AppendForwarder
 from millstream.cluster.forwarding.counters import ForwardCounters
@@ -64,6 +60,7 @@ from millstream.servers.peer.append_handler import AppendHandler
 from millstream.servers.peer.listener import PeerListener
 from millstream.servers.peer.peer_context import ConnectingPeer, PeerContext
 from millstream.servers.peer.read_handlers import PeerReadHandlers
+from millstream.servers.tls import CertificateWatch
 from millstream.storage.files.names import METADATA_FILE
 from millstream.storage.store import Store
 from millstream.tracing import Tracer
@@ -89,6 +86,7 @@ async def open_cluster(
     Waits as long as etcd cannot be reached; `on_wait` is told why, and None when it is over.
     """
     check_directory(config.data)
+    store.check_formats()
     if metadata is None:
         metadata = await _open_etcd(config, store, on_wait)
     try:
@@ -115,6 +113,7 @@ async def _open_etcd(
             await asyncio.sleep(ETCD_RETRY_SECONDS)
         else:
             on_wait(None)
+            opened.on_wait = on_wait
             return opened
 
 
@@ -188,7 +187,7 @@ class NodeCluster:
         )
         self._certificates = PeerCertificates.configured(cluster)
         certificates = self._certificates
-        self._watching_certificates: asyncio.Task[None] | None = None
+        self._certificate_watch: CertificateWatch | None = None
         self.peers = PeerPool(
             self.identity,
             address_of=self._address_of,
@@ -208,11 +207,15 @@ class NodeCluster:
             peers=self.peers,
             background=LoopThreads(),
             clock=clock,
-            policy=IsrPolicy(lag_seconds_min=cluster.replica_lag_ms_max / 1000),
+            policy=IsrPolicy(
+                lag_seconds_min=cluster.replica_lag_ms_max / 1000,
+                change_interval_seconds=cluster.isr_change_interval_ms / 1000,
+            ),
             resync=ResyncPolicy(
                 bytes_min=cluster.resync_bytes_min,
                 bytes_per_second=cluster.resync_bytes_per_second_max,
             ),
+            replicas_default=cluster.replicas,
         )
         self.member.administrator.links = PoolLinks(self.peers, config.broker.node_id)
         self.member.drifts_ms = self.peers.drifts_ms
@@ -243,7 +246,7 @@ class NodeCluster:
         self._check_advertised()
         self.address = Endpoint(host, await self.listener.listen(host, port))
         if self._certificates is not None:
-            self._watching_certificates = asyncio.create_task(self._watch_certificates())
+            self._certificate_watch = CertificateWatch(self._certificates, self._use_certificates)
 
     def _check_advertised(self) -> None:
         cluster = self.config.cluster
@@ -254,14 +257,16 @@ class NodeCluster:
                 " the address that they use with --advertise-peer HOST:PORT"
             )
 
-    async def _watch_certificates(self) -> None:
+    def _use_certificates(self) -> None:
         certificates = self._certificates
         assert certificates is not None
-        while True:
-            await asyncio.sleep(CHECK_SECONDS)
-            if await asyncio.to_thread(certificates.reload_if_changed):
-                self.listener.use_tls(certificates.server_context)
-                self.peers.ssl_context = certificates.client_context
+        self.listener.use_tls(certificates.server_context)
+        self.peers.ssl_context = certificates.client_context
+
+    def reload_certificates(self) -> None:
+        """Look now whether the certificates for peers have changed."""
+        if self._certificate_watch is not None:
+            self._certificate_watch.check_now()
 
     async def start(self, broker: Broker, *, kafka: Endpoint, http: Endpoint) -> None:
         """Register the node at these addresses, and take part."""
@@ -285,6 +290,7 @@ class NodeCluster:
             broker,
             kafka=kafka,
             http=http,
+            is_http_tls=self.config.tls.is_on,
             peer=peer,
             rack=self.config.cluster.rack,
             selects_by_rack=self.config.cluster.replica_selector is ReplicaSelector.RACK,
@@ -292,6 +298,8 @@ class NodeCluster:
             release=__version__,
             started_ms=int(time.time() * 1000),
         )
+        if isinstance(self.metadata, EtcdMetadata):
+            self.metadata.on_wait = None
 
     def request_forwarder(self) -> RequestForwarder:
         """Return what sends HTTP requests to the nodes that are responsible for them."""
@@ -314,8 +322,8 @@ class NodeCluster:
 
     async def stop(self) -> None:
         """Stop taking part: give up leaderships and the registration."""
-        if self._watching_certificates is not None:
-            self._watching_certificates.cancel()
+        if self._certificate_watch is not None:
+            self._certificate_watch.stop()
         await self.member.stop()
         self.listener.abort()
         self.peers.close()
@@ -339,15 +347,12 @@ class NodeCluster:
         broker_epoch = 0 if row is None else row.broker_epoch
         if self._broker_epochs.get(node_id, 0) != broker_epoch:
             self._broker_epochs[node_id] = broker_epoch
-            if node_id == self.member.node_id:
-                # Others have refused this node while it was not registered. Their breakers would
-                # keep it from fetching long after it is.
-                for other in self.member.state.nodes:
-                    self.peers.forget(other)
             self.peers.forget(node_id)
             self.listener.recheck()
             if row is not None and node_id == self.identity.node_id:
-                self.peers.forgive()  # Others do not wait either before they connect to this node.
+                # Others have refused this node while it was not registered. Their breakers would
+                # keep it from fetching long after it is.
+                self.peers.forgive()
 
     def _authorize(self, peer: ConnectingPeer) -> PeerErrorCode:
         """Allow nodes that are registered, from the directory that they registered with."""

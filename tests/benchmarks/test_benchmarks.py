@@ -96,6 +96,18 @@ def test_the_experiments_with_a_node_as_a_whole_run(tmp_path, subject, only):
     assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])
 
 
+def test_the_experiments_with_a_cluster_run(tmp_path):
+    # One shows that etcd, nodes and report work; all of them start a cluster each.
+    only = "" if os.environ.get("MILLSTREAM_LONG") else "leader and followers"
+    options = ("--smoke", "--peers", "none", "--rounds", "1")
+    run(tmp_path, "--subject", "cluster", *options, "--only", only)
+    part = "-part" if only else ""
+    found = tmp_path / "benchmarks" / "results" / f"cluster-smoke{part}.json"
+    content = json.loads(found.read_text())
+    assert all(len(row["ours"]["values"]) == 1 for row in content["rows"])
+    assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])
+
+
 def test_the_experiments_with_spark_run(tmp_path):
     pytest.importorskip("pyspark")
     # One shows that session, node and report work; all would take longer than CI has for them.
@@ -114,6 +126,9 @@ if os.environ.get("MILLSTREAM_LONG"):  # Needs what `tools/setup-peers` and Mave
             ("redis", "queues", "claim", "Redis group, always"),
             ("redis", "kafka", "beside Redis", "Redis, always"),
             ("nats", "kafka", "beside Redis", "NATS, default"),
+            ("nats", "cluster", "three replicas", "NATS, default"),
+            ("nats", "cluster", "fail-over of one", "NATS, nats-py"),
+            ("kafka", "cluster", "three replicas", "Kafka, default"),
         ],
     )
     def test_a_peer_is_measured_beside_us(tmp_path, peer, subject, only, name):

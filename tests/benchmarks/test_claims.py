@@ -76,7 +76,8 @@ def test_every_measured_figure_of_another_page_names_its_experiment():
 
 
 def test_no_two_experiments_of_a_subject_have_one_name():
-    for subject in ("machine", "kafka", "http", "queues", "start", "memory", "growth", "claims"):
+    subjects = ("machine", "kafka", "http", "queues", "start", "memory", "growth", "claims")
+    for subject in (*subjects, "cluster"):
         experiments = importlib.import_module(f"subjects.{subject}").EXPERIMENTS
         titles = [experiment.title for experiment in experiments]
         names = [row.name for experiment in experiments for row in experiment.rows]

@@ -8,7 +8,7 @@ STACKS = (
     "run (asyncio/runners.py:118);append (log.py:3);write (file.py:9) 6",
     "run (asyncio/runners.py:118);append (log.py:4) 2",
     "run (asyncio/runners.py:118) 2",
-    "_bootstrap (threading.py:1);Threads._serve (background.py:5) 90",
+    "_bootstrap (threading.py:1);ThreadExecutor._serve (executor.py:5) 90",
 )
 
 

@@ -220,7 +220,7 @@ def test_sigquit_writes_all_stacks_commits_seals_and_ends_with_131(tmp_path: Pat
         assert node.metrics()["millstream_log_recovered_bytes", "t", "0"] == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_node_that_was_stopped_left_nothing_to_scan(tmp_path: Path, number: int):
     with Node(tmp_path) as node, RawClient(node.bootstrap) as client:
         create_topic(client, "t")

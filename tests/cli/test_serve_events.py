@@ -75,7 +75,10 @@ def test_a_node_tells_what_it_found_and_what_it_did(tmp_path: Path):
     assert detected["event_loop"].startswith("uvloop ")
     assert detected["commits"] in ("kernel", "threads")
     assert detected["data"] == str(tmp_path / "data")
+    assert detected["durability"] == "fsync"
     for name in ("python", "kernel", "cpus", "checksums", "file_system", "descriptors_max"):
+        assert detected[name]
+    for name in ("cpu_list", "page_bytes", "maps_max", "clock_source"):
         assert detected[name]
     assert detected["free_bytes"] > 0
     assert detected["memory_bytes"] > 0

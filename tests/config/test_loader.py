@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.config.cpus import CPU_MAX
 from millstream.config.keys import KEYS, ConfigKey, ConfigKeyType
 from millstream.config.loader import Configuration, ConfigurationError, load_configuration
 from millstream.config.origins import FromDefault, FromFile, FromFlag, FromVariable, line_of
@@ -25,6 +26,7 @@ from millstream.config.schema import (
     Endpoint,
     EventLevel,
     NodeConfig,
+    SaslMechanism,
 )
 from millstream.config.sources import FILE_NAME, FILE_SIZE_MAX
 from millstream.config.values import PATH_LENGTH_MAX, parse_value, toml_string, toml_value
@@ -398,6 +400,17 @@ def values_of(key: ConfigKey) -> st.SearchStrategy[Any]:
             found = st.sampled_from(["millstream", "a", "Orders-2.eu_west"])
         case ConfigKeyType.SERVER_URLS:
             found = st.sampled_from([(), ("http://10.0.0.1:2379", "https://[::1]:2379")])
+        case ConfigKeyType.CPUS:
+            cpus = st.sets(st.integers(0, CPU_MAX), max_size=9)
+            found = cpus.map(lambda chosen: tuple(sorted(chosen)))
+        case ConfigKeyType.PRINCIPAL_RULES:
+            found = st.sampled_from(
+                ["DEFAULT", r"RULE:^CN=(.*?),.*$/$1/L, DEFAULT", r"RULE:a\/\\/b/"]
+            )
+        case ConfigKeyType.USERS:
+            found = st.sampled_from([(), ("root",), ("Alice", "CN=ops;O=x")])
+        case ConfigKeyType.MECHANISMS:
+            found = st.sampled_from([(), tuple(SaslMechanism), (SaslMechanism.PLAIN,)])
         case _:
             assert key.limits is not None
             found = st.integers(*key.limits)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
 from millstream.config.schema import (
     PORT_MAX,
+    AccessConfig,
     BrokerConfig,
+    ClientAuth,
     ClusterConfig,
     Discard,
     Durability,
@@ -22,6 +25,7 @@ from millstream.config.schema import (
     NodeConfig,
     StoreConfig,
     TelemetryConfig,
+    TlsConfig,
     is_loopback,
     parse_durability,
     parse_endpoint,
@@ -41,15 +45,15 @@ CONFIGS = [
 ]
 NO_NUMBERS = {
     LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
-    StoreConfig: {"replay_priority"},
+    StoreConfig: {"replay_priority", "maintenance_cpus"},
     BrokerConfig: {"auto_create_topics", "adopt_topics"},
     HttpConfig: {"access_log", "allowed_hosts", "allowed_origins", "console"},
     NodeConfig: {
         "data", "kafka", "http", "advertised", "is_insecure", "broker", "kafka_server",
         "http_server", "log",
-        "store", "logging", "telemetry", "cluster",
+        "store", "logging", "telemetry", "cluster", "cpus", "tls", "access",
     },
-    TelemetryConfig: {"traces", "traces_ratio", "metrics", "endpoint", "service_name"},
+    TelemetryConfig: {"traces", "protocol", "traces_ratio", "metrics", "endpoint", "service_name"},
     ClusterConfig: {
         "etcd", "name", "etcd_user", "etcd_password_file", "etcd_ca_file", "etcd_cert_file",
         "etcd_key_file", "rack", "replica_selector", "peer", "peer_advertised", "peer_ca_file",
@@ -323,6 +327,43 @@ def test_a_listener_for_other_machines_opens_if_it_is_allowed(name):
     assert getattr(config, name).host == "10.0.0.1"
 
 
+MUTUAL = TlsConfig(cert_file="c", key_file="k", ca_file="a", client_auth=ClientAuth.REQUIRE)
+
+
+def test_a_listener_for_other_machines_opens_by_tls_with_certificates_or_logins():
+    everywhere = Endpoint("0.0.0.0", 1)
+    assert NodeConfig(kafka=everywhere, http=everywhere, tls=MUTUAL).tls.is_on
+    for auth in (ClientAuth.NONE, ClientAuth.REQUEST):
+        tls = dataclasses.replace(MUTUAL, client_auth=auth)
+        with pytest.raises(InvalidConfig, match="allowed with --insecure"):
+            NodeConfig(kafka=everywhere, tls=tls)
+        assert NodeConfig(kafka=everywhere, tls=tls, access=AccessConfig(enabled=True))
+    with pytest.raises(InvalidConfig, match="allowed with --insecure"):  # In clear text.
+        NodeConfig(kafka=everywhere, access=AccessConfig(enabled=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cert_file": "c"}, "key_file must be set together with cert_file"),
+        ({"key_file": "k"}, "cert_file must be set together with key_file"),
+        (
+            {"cert_file": "c", "key_file": "k", "client_auth": ClientAuth.REQUEST},
+            "ca_file must be set if client_auth is request",
+        ),
+        (
+            {"ca_file": "a", "client_auth": ClientAuth.REQUIRE},
+            "cert_file must be set if client_auth is require",
+        ),
+        ({"client_auth": "require"}, "client_auth must be one of none, request, require"),
+        ({"principal_rules": "RULE:("}, "principal_rules: a rule must be DEFAULT or RULE:"),
+    ],
+)
+def test_settings_of_tls_that_do_not_fit_together_are_named(settings, message):
+    with pytest.raises(InvalidConfig, match=re.escape(message)):
+        TlsConfig(**settings)
+
+
 def test_a_node_without_any_settings_serves_this_machine_alone():
     config = NodeConfig()
     assert is_loopback(config.kafka.host)
@@ -385,3 +426,26 @@ def test_settings_of_a_cluster_that_cannot_be_are_refused(settings, message):
 def test_a_replica_selector_is_one_of_two():
     with pytest.raises(InvalidConfig, match="replica_selector must be one of"):
         ClusterConfig(replica_selector="rack")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"enabled": 1}, "enabled must be True or False, got 1"),
+        ({"super_users": "root"}, "super_users must be names of users"),
+        ({"super_users": ("a,b",)}, "super_users must be names of users"),
+        ({"super_users": ("a\n",)}, "super_users must be names of users"),
+        ({"plain_without_tls": 1}, "plain_without_tls must be True or False, got 1"),
+        ({"sasl_mechanisms": ("PLAIN",)}, "sasl_mechanisms must be names of mechanisms: SCRAM"),
+        ({"scram_iterations": 4095}, "scram_iterations must be between 4096 and 1000000, got 4095"),
+        ({"session_ms_max": -1}, "session_ms_max must be between 0 and"),
+        ({"reads": "open"}, "reads must be one of closed, open, got 'open'"),
+    ],
+)
+def test_rights_are_configured_in_words_that_are_checked(fields, words):
+    with pytest.raises(InvalidConfig, match=words):
+        AccessConfig(**fields)
+
+
+def test_a_node_has_no_logins_by_default():
+    assert not NodeConfig().access.enabled

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from millstream.observe.machine import Machine, detect_machine, process_age_ms
+from millstream.config.cpus import format_cpus
+from millstream.observe.machine import (
+    Machine,
+    detect_machine,
+    machine_warnings,
+    process_age_ms,
+)
 
 GIB = 1024**3
 MEMORY = "MemTotal:       16777216 kB\nMemFree:  1 kB\n"
@@ -41,6 +49,11 @@ def test_this_machine_tells_all_there_is(tmp_path: Path):
     assert found.free_bytes is not None
     assert found.memory_bytes is not None
     assert found.descriptors_max > 0
+    assert found.cpu_list == format_cpus(os.sched_getaffinity(0))
+    assert found.page_bytes >= 4096
+    assert found.maps_max is not None
+    assert found.maps_max > 1000
+    assert found.clock_source not in ("", "unknown")
     age_ms = process_age_ms()
     assert age_ms is not None
     assert 0 <= age_ms < 24 * 3600 * 1000
@@ -49,7 +62,8 @@ def test_this_machine_tells_all_there_is(tmp_path: Path):
 def test_a_system_that_tells_nothing_is_no_trouble(tmp_path: Path):
     found = looked(str(tmp_path / "nothing"), data=str(tmp_path / "no/such/directory"))
     assert (found.memory_bytes, found.cpu_quota, found.free_bytes) == (None, None, None)
-    assert found.file_system == "unknown"
+    assert (found.file_system, found.clock_source) == ("unknown", "unknown")
+    assert found.maps_max is None
     assert process_age_ms(str(tmp_path / "nothing")) is None
 
 
@@ -116,3 +130,50 @@ a broken line
 )
 def test_a_file_system_is_that_of_the_nearest_mount_above(system, data: str, kind: str):
     assert looked(system(proc__self__mountinfo=MOUNTS), data).file_system == kind
+
+
+# Warnings.
+
+SUITABLE = Machine(
+    python="CPython 3.11.7",
+    kernel="Linux 6.8.0",
+    cpus=2,
+    cpu_list="0-1",
+    cpu_quota=None,
+    checksums="hardware",
+    file_system="ext4",
+    free_bytes=1_000_000_000,
+    descriptors_max=4_096,
+    memory_bytes=512 * 1024**2,
+    page_bytes=4096,
+    maps_max=65_530,
+    clock_source="tsc",
+)
+
+
+def warned(**changes: Any) -> list[str]:
+    return machine_warnings(dataclasses.replace(SUITABLE, **changes), maps_open_max=1024)
+
+
+def test_a_suitable_machine_has_no_warnings():
+    assert warned() == []
+    assert warned(memory_bytes=None, maps_max=None, cpu_quota=1.0, file_system="unknown") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"file_system": "nfs4"}, "on a network file system (nfs4)"),
+        ({"file_system": "tmpfs"}, "on tmpfs: all data is lost when the machine restarts"),
+        ({"file_system": "overlay"}, "on overlay: all data is lost with the container"),
+        ({"descriptors_max": 1024}, "may have 1024 open files, which limits connections and logs"),
+        ({"cpu_quota": 0.5}, "the cgroup allows 0.5 processors"),
+        ({"memory_bytes": 256 * 1024**2}, "there are 256 MiB of memory"),
+        ({"maps_max": 2000}, "may have 2000 memory maps, and storage.maps_open_max is 1024"),
+        ({"clock_source": "hpet"}, "reads the time from hpet"),
+        ({"checksums": "software"}, "checksums are computed in software"),
+    ],
+)
+def test_what_is_unsuitable_is_a_warning_with_what_was_found(changes: dict[str, Any], words: str):
+    (warning,) = warned(**changes)
+    assert words in warning

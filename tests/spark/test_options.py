@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from millstream.clients.kafka.login import KafkaLogin, LoginMechanism
 from millstream.clients.partition import Isolation
+from millstream.clients.tls import ClientTls
 from millstream.errors import InvalidConfig
 from millstream.formats.typed_batch import OnBadRecord
 from millstream.records.compression import Codec
@@ -175,3 +179,46 @@ def test_no_name_means_two_things(table):
     names = [name.lower() for name in table]
     names += [alias.lower() for option in table.values() for alias in option.aliases]
     assert len(set(names)) == len(names)
+
+
+def test_a_node_is_connected_to_in_clear_text_unless_told():
+    assert (read().source.tls, read().source.login) == (None, None)
+
+
+def test_tls_and_a_login_are_options_with_names_of_kafkas_clients():
+    options = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.ca.location": "ca.pem",
+        "kafka.sasl.mechanism": "scram-sha-512",
+        "kafka.sasl.username": "alice",
+        "sasl.passwordFile": "password",
+    }
+    source = read(**options).source
+    assert source.tls == ClientTls(ca_file="ca.pem")
+    assert source.login == KafkaLogin(
+        user="alice", password_file="password", mechanism=LoginMechanism.SCRAM_SHA_512
+    )
+    assert write(**options).source == source
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"security.protocol": "TLS"}, "security.protocol must be one of"),
+        ({"ssl.ca.location": "a"}, "ssl.ca.location requires security.protocol SSL or SASL_SSL"),
+        ({"sasl.username": "a"}, "sasl.username requires security.protocol SASL_SSL"),
+        ({"security.protocol": "SASL_SSL"}, "sasl.username must be set"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.username": "a"},
+            "sasl.passwordFile must be set",
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.key.location": "a"},
+            "cert_file must be set together with key_file",
+        ),
+        ({"sasl.password": "secret"}, "option 'sasl.password' does not exist"),
+    ],
+)
+def test_options_of_a_login_that_do_not_fit_together_are_named(options, message):
+    with pytest.raises(InvalidConfig, match=re.escape(message)):
+        read(**options)

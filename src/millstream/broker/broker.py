@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import base64
 import logging
+import secrets
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol
 
+from millstream.broker.access.access import Access
+from millstream.broker.access.login_secret import load_login_secret
 from millstream.broker.cluster_admin import ClusterAdmin, LoneNodeAdmin
 from millstream.broker.cluster_view import UNKNOWN_EPOCH, ClusterView, LoneNodeView
 from millstream.broker.dynamic_configs import DynamicConfigs
@@ -44,7 +47,14 @@ from millstream.broker.transactions.producer_ids import ProducerIds
 from millstream.broker.transactions.transaction_coordinators import TransactionCoordinators
 from millstream.broker.transactions.transaction_verifier import TransactionVerifier
 from millstream.clock import Clock, SystemClock, Timers
-from millstream.config.schema import BrokerConfig, Endpoint, LogConfig, StoreConfig
+from millstream.config.schema import (
+    AccessConfig,
+    BrokerConfig,
+    Endpoint,
+    LogConfig,
+    ReadAccess,
+    StoreConfig,
+)
 from millstream.metadata.interface import Metadata
 from millstream.metadata.sqlite import SqliteMetadata
 from millstream.storage.disk.filesystem import Filesystem, join
@@ -97,6 +107,7 @@ class Broker:
         clock: Clock,
         timers: Timers,
         cluster: BrokerCluster | None = None,
+        access_config: AccessConfig | None = None,
     ) -> None:
         self.store = store
         self.state = state
@@ -112,6 +123,18 @@ class Broker:
         """The address at which the Kafka server listens."""
         self.configs = DynamicConfigs(metadata, config)
         """Configs of the node and of groups that clients have changed."""
+        self.login_secret = b""
+        """From which salts of users that do not exist are derived, on a node with logins."""
+        self.access: Access | None = None
+        """The gate that decides what callers may do; `None` if everyone may do everything."""
+        if access_config is not None and access_config.enabled:
+            self.access = Access(
+                metadata,
+                clock=clock,
+                timers=timers,
+                super_users=access_config.super_users,
+                are_reads_open=access_config.reads is ReadAccess.OPEN,
+            )
         self.quotas = Quotas(metadata, defaults=defaults_of(config))
         self.producer_ids = ProducerIds(metadata, self._find_producer_ids)
         self.appends = RecordAppender(clock)
@@ -161,6 +184,7 @@ class Broker:
         timers: Timers | None = None,
         filesystem: Filesystem | None = None,
         open_cluster: Callable[[Store], Awaitable[BrokerCluster]] | None = None,
+        access_config: AccessConfig | None = None,
     ) -> Broker:
         """Open the data of a node; if a step fails, close again what was opened before.
 
@@ -203,6 +227,7 @@ class Broker:
                 clock=clock,
                 timers=timers,
                 cluster=cluster,
+                access_config=access_config,
             )
             broker.openings = {"topics": store.opening, "state": state.opening}
             stack.callback(broker._stop_expiry)
@@ -220,6 +245,11 @@ class Broker:
         if cluster is not None:
             stack.callback(self.configs.follow().cancel)
             stack.callback(self.quotas.follow().cancel)
+        if self.access is not None:
+            self.access.is_internal = self.topics.is_internal
+            stack.callback(self.access.close)
+            await self.access.open()
+            self.login_secret = await load_login_secret(self._metadata, secrets.token_bytes)
         await self.configs.open()
         stack.push_async_callback(self.configs.close)
         self._apply_configs()

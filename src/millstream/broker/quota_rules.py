@@ -36,9 +36,6 @@ THROTTLE_MS_MAX = 2**31 - 1
 BUCKETS_MAX = 100_000
 """Buckets that are kept; above that, the one that was idle longest is removed, full or not."""
 
-ANONYMOUS = "ANONYMOUS"
-"""The user of a client that did not have to authenticate, at every server. Kafka's name for it."""
-
 NAME_SIZE_MAX = 255
 """Characters of a user or a client id with a quota."""
 

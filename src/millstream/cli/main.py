@@ -8,7 +8,9 @@ import millstream
 from millstream.cli.support.command_group import RootCommand
 
 NOUNS = {
+    "access": "millstream.cli.access.command:access",
     "bench": "millstream.cli.bench.command:bench",
+    "chaos": "millstream.cli.chaos.command:chaos",
     "cluster": "millstream.cli.cluster.command:cluster",
     "completion": "millstream.cli.completion:completion",
     "config": "millstream.cli.config:config",

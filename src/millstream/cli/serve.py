@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,10 @@ def serve(context: click.Context, /, **options: Any) -> None:
     stacks of all threads and tasks to standard error, closes connections at once, commits and
     seals.
 
+    With --processes, several nodes run as a local cluster, to use more processors; one line per
+    node is printed. etcd must be installed (Debian's package `etcd-server`), or named by --etcd. A
+    process that ends is started again. Signals reach all processes.
+
     Settings come from a file, environment variables and these options; later sources win.
     `millstream config show` prints the result.
 
@@ -51,10 +56,12 @@ def serve(context: click.Context, /, **options: Any) -> None:
     \b
     Example:
         millstream serve --data ./millstream-data --kafka 127.0.0.1:9092
+        millstream serve --data ./millstream-data --processes 4 --cpus 0-3
     """
     configuration = configuration_of(options)
     with event_logging(configuration.node.logging) as events:
-        status = run_node(configuration, events)
+        run = run_node if configuration.node.processes is None else run_nodes
+        status = run(configuration, events)
         logger.info("stopped", extra={"is_clean": status != FAILED})
     context.exit(status)
 
@@ -70,9 +77,8 @@ def run_node(
 
     The defaults of `filesystem` and `clock` are those of the machine.
     """
-    for warning in configuration.warnings:
-        logger.warning("%s", warning)
-    try:
+
+    def work() -> int:
         # A node needs far more than the other commands do, which would all wait for it. Modules are
         # not garbage: collections while they are loaded take a tenth of the time, and later ones
         # need not look at them.
@@ -83,6 +89,27 @@ def run_node(
         gc.enable()
         started = partial(_started, configuration, events)
         return run(configuration.node, started, filesystem=filesystem, clock=clock)
+
+    return _reported(configuration, events, work)
+
+
+def run_nodes(configuration: Configuration, events: EventWriter) -> int:
+    """Run several node processes and report why they could not start. Return the exit status."""
+
+    def work() -> int:
+        from millstream.cli.processes.supervisor import run_processes  # noqa: PLC0415
+
+        return run_processes(configuration, events)
+
+    return _reported(configuration, events, work)
+
+
+def _reported(configuration: Configuration, events: EventWriter, work: Callable[[], int]) -> int:
+    """Return what `work` returns; if it fails, report why, and return the status for that."""
+    for warning in configuration.warnings:
+        logger.warning("%s", warning)
+    try:
+        return work()
     except (MillstreamError, OSError) as error:
         if not isinstance(events.formatter, JsonFormatter):
             events.flush()
@@ -105,7 +132,7 @@ def _started(configuration: Configuration, events: EventWriter, server: Node) ->
 def announce(server: Node) -> None:
     """Print the addresses of the servers to standard output, in lines that programs wait for."""
     click.echo(f"kafka {server.kafka}")
-    click.echo(f"http http://{server.http}")
+    click.echo(f"http {server.http_url}")
     if server.peer is not None:
         click.echo(f"peer {server.peer}")
     click.echo("ready")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from millstream.config.schema import (
+    AccessConfig,
     BrokerConfig,
     ClusterConfig,
     Endpoint,
@@ -27,6 +28,7 @@ from millstream.config.schema import (
     NodeConfig,
     StoreConfig,
     TelemetryConfig,
+    TlsConfig,
 )
 
 PREFIX = "MILLSTREAM_"
@@ -53,6 +55,10 @@ class ConfigKeyType(enum.Enum):
     ORIGINS = "origins"
     CLUSTER_NAME = "cluster name"
     SERVER_URLS = "server urls"
+    CPUS = "processors"
+    PRINCIPAL_RULES = "principal rules"
+    USERS = "users"
+    MECHANISMS = "mechanisms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,8 @@ TABLES: Mapping[str, str] = {
     "logging": "the log on standard error",
     "telemetry": "traces and metrics for an OpenTelemetry collector",
     "cluster": "the cluster that the node belongs to, and etcd",
+    "tls": "TLS for clients: certificates of the node and of clients",
+    "access": "logins and rights",
 }
 """The tables of a file, in the order in which they are shown."""
 
@@ -119,6 +127,8 @@ PARTS: Mapping[str, tuple[type, str]] = {
     "logging": (LoggingConfig, "logging"),
     "telemetry": (TelemetryConfig, "telemetry"),
     "cluster": (ClusterConfig, "cluster"),
+    "tls": (TlsConfig, "tls"),
+    "access": (AccessConfig, "access"),
 }
 """Each config of a node by its field in `NodeConfig`, with the table that its fields belong to."""
 
@@ -131,6 +141,7 @@ _NAMES: Mapping[tuple[str, str], str] = {
     ("broker", "auto_create_topics"): "topics.auto_create",
     ("broker", "adopt_topics"): "topics.adopt",
     ("broker", "num_partitions"): "topics.partitions",
+    ("cluster", "replicas"): "topics.replicas",
     ("broker", "transactional_id_expiration_ms"): "transactions.id_expiration_ms",
     ("broker", "producer_id_expiration_ms"): "transactions.producer_id_expiration_ms",
 }
@@ -163,13 +174,20 @@ _TEXTS: Mapping[tuple[str, str], ConfigKeyType] = {
     ("cluster", "name"): ConfigKeyType.CLUSTER_NAME,
     ("cluster", "etcd_user"): ConfigKeyType.LABEL,
     ("cluster", "rack"): ConfigKeyType.LABEL,
+    ("", "cpus"): ConfigKeyType.CPUS,
+    ("store", "maintenance_cpus"): ConfigKeyType.CPUS,
+    ("tls", "principal_rules"): ConfigKeyType.PRINCIPAL_RULES,
+    ("access", "super_users"): ConfigKeyType.USERS,
+    ("access", "sasl_mechanisms"): ConfigKeyType.MECHANISMS,
 }
-"""Text fields that are not paths, and lists of texts, by part and field."""
+"""Text fields that are not paths, and lists, by part and field."""
 
 _FLAGS: Mapping[str, str] = {
     "node.data": "--data",
     "node.id": "--node-id",
     "node.insecure": "--insecure",
+    "node.processes": "--processes",
+    "node.cpus": "--cpus",
     "kafka.listen": "--kafka",
     "kafka.advertise": "--advertise",
     "http.listen": "--http",
@@ -188,6 +206,8 @@ _FLAGS: Mapping[str, str] = {
 _SHORT_VARIABLES: Mapping[str, str] = {
     "node.data": "MILLSTREAM_DATA",
     "node.insecure": "MILLSTREAM_INSECURE",
+    "node.processes": "MILLSTREAM_PROCESSES",
+    "node.cpus": "MILLSTREAM_CPUS",
     "kafka.listen": "MILLSTREAM_KAFKA",
     "kafka.advertise": "MILLSTREAM_ADVERTISE",
     "http.listen": "MILLSTREAM_HTTP",

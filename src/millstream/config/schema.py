@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
+from millstream.config.cpus import CPUS_WORDS, are_cpus, format_cpus
+from millstream.config.principal_rules import parse_principal_rules
 from millstream.config.units import GIB as GIB  # noqa: PLC0414 - limits are stated with these.
 from millstream.config.units import KIB as KIB  # noqa: PLC0414
 from millstream.config.units import MIB as MIB  # noqa: PLC0414
@@ -113,6 +115,16 @@ class ConsoleAccess(enum.Enum):
         return None
 
 
+class ReadAccess(enum.Enum):
+    """Who may read on a node with logins."""
+
+    CLOSED = "closed"
+    """Those to whom an ACL allows it."""
+
+    OPEN = "open"
+    """Everyone, without a login. Writes need a login and an ACL."""
+
+
 class InvalidField(InvalidConfig):
     """A field of a config has a value that is not allowed.
 
@@ -172,6 +184,11 @@ def _check_switch(name: str, value: Any) -> None:
 def _check_texts(name: str, value: Any, is_allowed: Callable[[Any], bool], words: str) -> None:
     if not isinstance(value, tuple) or not all(map(is_allowed, value)):
         raise InvalidField(f"{{}} must be {words}, got {{value!r}}", name, value=value)
+
+
+def _check_cpus(name: str, value: Any) -> None:
+    if not are_cpus(value):
+        raise InvalidField(f"{{}} must be {CPUS_WORDS}, got {{value!r}}", name, value=value)
 
 
 def _check_ratio(name: str, value: Any) -> None:
@@ -351,6 +368,11 @@ class StoreConfig(_Limited):
     are rejected until some are.
     """
 
+    maintenance_cpus: tuple[int, ...] = ()
+    """Processors for the threads that clean logs, scrub segments and read old data, such as `7`. If
+    it is empty, they run where the rest of the node does.
+    """
+
     replay_priority: ReplayPriority = ReplayPriority.IDLE
     """Disk priority of reads of old data that is not in memory: with `idle` appends come first, and
     maintenance comes last.
@@ -374,6 +396,7 @@ class StoreConfig(_Limited):
     def __post_init__(self) -> None:
         _Limited.__post_init__(self)
         _check_member("replay_priority", self.replay_priority, ReplayPriority)
+        _check_cpus("maintenance_cpus", self.maintenance_cpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -789,6 +812,16 @@ class LoggingConfig(_Limited):
         _check_member("format", self.format, EventFormat)
 
 
+class TelemetryProtocol(enum.Enum):
+    """Protocol in which telemetry is sent to a collector."""
+
+    HTTP = "http"
+    """OTLP over HTTP, with Protocol Buffers."""
+
+    GRPC = "grpc"
+    """OTLP over gRPC. Needs the extra `otel-grpc`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryConfig(_Limited):
     """Settings of one node for OpenTelemetry. By default nothing is sent."""
@@ -810,9 +843,13 @@ class TelemetryConfig(_Limited):
     metrics_interval_ms: int = 60_000
     """Interval at which metrics are sent."""
 
+    protocol: TelemetryProtocol = TelemetryProtocol.HTTP
+    """How the collector is spoken to: `http`, or `grpc`, which needs the extra `otel-grpc`."""
+
     endpoint: str | None = None
     """URL of the collector, such as `http://127.0.0.1:4318`; `/v1/traces` and `/v1/metrics` are
-    appended to it. If it is not set, `OTEL_EXPORTER_OTLP_ENDPOINT` applies, or else this machine.
+    appended to it. With `grpc` it has no path, as `http://127.0.0.1:4317`, and `https` means TLS.
+    If it is not set, `OTEL_EXPORTER_OTLP_ENDPOINT` applies, or else this machine.
     """
 
     service_name: str | None = None
@@ -834,9 +871,15 @@ class TelemetryConfig(_Limited):
         _check_switch("traces", self.traces)
         _check_switch("metrics", self.metrics)
         _check_ratio("traces_ratio", self.traces_ratio)
+        _check_member("protocol", self.protocol, TelemetryProtocol)
         if self.endpoint is not None and not is_url(self.endpoint):
             words = f"{{}} must be {URL_WORDS}, got {{value!r}}"
             raise InvalidField(words, "endpoint", value=self.endpoint)
+        if self.protocol is TelemetryProtocol.GRPC and self.endpoint is not None:
+            url = urlsplit(self.endpoint)
+            if url.path not in ("", "/") or url.query or url.fragment:
+                words = "{} must be a URL without a path for grpc, got {value!r}"
+                raise InvalidField(words, "endpoint", value=self.endpoint)
         if self.service_name is not None and not is_label(self.service_name):
             words = f"{{}} must be {LABEL_WORDS}, got {{value!r}}"
             raise InvalidField(words, "service_name", value=self.service_name)
@@ -943,6 +986,9 @@ _KAFKA = Endpoint("127.0.0.1", 9092)
 _HTTP = Endpoint("127.0.0.1", 8080)
 _PEER = Endpoint("127.0.0.1", 9093)
 
+PROCESSES_MAX = 64
+"""Node processes of one machine: more than the processors of most."""
+
 
 class ReplicaSelector(enum.Enum):
     """Which replica Kafka consumers read from."""
@@ -1001,6 +1047,11 @@ class ClusterConfig(_Limited):
     others are slow too: then 8 times their median.
     """
 
+    isr_change_interval_ms: int = 5_000
+    """Shortest time between two changes of the in-sync replicas of a partition by its leader. A
+    replica that caught up after it left waits for it.
+    """
+
     resync_bytes_min: int = 16 * 1024 * 1024
     """A replica that lacks finished segments of at least this size together copies them as files;
     below that it fetches their records.
@@ -1013,6 +1064,12 @@ class ClusterConfig(_Limited):
 
     rack: str | None = None
     """Rack, zone or site of the node: replicas are spread over them."""
+
+    replicas: int = 3
+    """Replicas of a topic that is created without a number, and of internal topics; fewer if there
+    are fewer nodes. All nodes of a cluster should have the same. With `node.processes` and without
+    `cluster.etcd` the default is 1.
+    """
 
     replica_selector: ReplicaSelector = ReplicaSelector.LEADER
     """Which replica Kafka consumers read from: always the leader, or one in the rack that a
@@ -1044,8 +1101,10 @@ class ClusterConfig(_Limited):
         "etcd_timeout_ms": (100, 60_000),
         "lease_ttl_ms": (1_000, 600_000),
         "replica_lag_ms_max": (50, 3_600_000),
+        "isr_change_interval_ms": (100, 3_600_000),
         "resync_bytes_min": (1, 2**40),
         "resync_bytes_per_second_max": (0, 2**40),
+        "replicas": (1, 100),
     }
 
     def __post_init__(self) -> None:
@@ -1070,6 +1129,143 @@ class ClusterConfig(_Limited):
     def is_lone(self) -> bool:
         """Whether the node is alone."""
         return not self.etcd
+
+
+class ClientAuth(enum.Enum):
+    """Whether clients show a certificate when they connect by TLS."""
+
+    NONE = "none"
+    """They are not asked for one."""
+
+    REQUEST = "request"
+    """They are asked for one and may connect without. One that they show must be valid."""
+
+    REQUIRE = "require"
+    """They cannot connect without a valid one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig(_Limited):
+    """Settings of TLS for clients of one node: of its Kafka server and of its HTTP server."""
+
+    cert_file: str | None = None
+    """Certificate (PEM) of the node, followed by those of intermediate authorities. It must name
+    the hosts that clients connect to. With it, the Kafka server and the HTTP server speak TLS only.
+    It is read again when it has changed, and on SIGHUP.
+    """
+
+    key_file: str | None = None
+    """Private key (PEM) of that certificate. Only the user of the node may be able to read it."""
+
+    ca_file: str | None = None
+    """Certificates (PEM) of the authorities that certificates of clients must be signed by."""
+
+    client_auth: ClientAuth = ClientAuth.NONE
+    """Whether clients have to show a certificate when they connect."""
+
+    principal_rules: str = "DEFAULT"
+    """How the name in the certificate of a client becomes the name of a user: rules as in Kafka's
+    `ssl.principal.mapping.rules`, separated by commas, of which the first that matches applies.
+    `DEFAULT` takes the whole distinguished name. A client whose name matches no rule is refused.
+    """
+
+    def __post_init__(self) -> None:
+        _check_together(self, "cert_file", "key_file")
+        _check_member("client_auth", self.client_auth, ClientAuth)
+        if self.client_auth is not ClientAuth.NONE:
+            for name in ("ca_file", "cert_file"):
+                if getattr(self, name) is None:
+                    raise InvalidField(
+                        "{} must be set if {} is {value}",
+                        name,
+                        "client_auth",
+                        value=self.client_auth.value,
+                    )
+        try:
+            parse_principal_rules(self.principal_rules)
+        except InvalidConfig as error:
+            raise InvalidField("{}: {error}", "principal_rules", error=error) from None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether clients connect by TLS."""
+        return self.cert_file is not None
+
+
+class SaslMechanism(enum.Enum):
+    """Mechanisms by which Kafka clients log in."""
+
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    """The client proves that it knows the password, without sending it."""
+
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+    """The same with a longer hash."""
+
+    PLAIN = "PLAIN"
+    """The client sends the password: for connections by TLS."""
+
+
+USERS_WORDS = f"names of users, of 1 to {LABEL_LENGTH_MAX} printable characters without commas"
+
+
+MECHANISMS_WORDS = "names of mechanisms: " + ", ".join(item.value for item in SaslMechanism)
+
+
+def is_mechanism(value: Any) -> bool:
+    """Return whether a value is a mechanism."""
+    return isinstance(value, SaslMechanism)
+
+
+def is_user_name(text: Any) -> bool:
+    """Return whether `text` can be the name of a user in a list of them."""
+    return is_label(text) and "," not in text and text == text.strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig(_Limited):
+    """Logins, and what callers may do. The same on all nodes of a cluster."""
+
+    enabled: bool = False
+    """Whether callers need rights: what no ACL allows is refused. Without it everyone who can
+    connect may do everything.
+    """
+
+    super_users: tuple[str, ...] = ()
+    """Users who may do everything, whatever the ACLs say."""
+
+    reads: ReadAccess = ReadAccess.CLOSED
+    """Whether topics can be read without a login: `closed`, or `open`."""
+
+    sasl_mechanisms: tuple[SaslMechanism, ...] = tuple(SaslMechanism)
+    """Mechanisms by which Kafka clients may log in."""
+
+    plain_without_tls: bool = False
+    """Whether PLAIN is offered on connections that are not encrypted: everyone on the way can read
+    the passwords.
+    """
+
+    scram_iterations: int = 15_000
+    """Rounds of hashing that new passwords get from `millstream access`, and that users who do not
+    exist seem to have.
+    """
+
+    session_ms_max: int = 0
+    """How long a Kafka client is logged in; it is disconnected unless it logs in again before, as
+    Kafka's clients do by themselves (KIP-368). 0 is no limit.
+    """
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "scram_iterations": (4_096, 1_000_000),
+        "session_ms_max": (0, 2**31 - 1),
+    }
+
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        _check_switch("plain_without_tls", self.plain_without_tls)
+        _check_texts("sasl_mechanisms", self.sasl_mechanisms, is_mechanism, MECHANISMS_WORDS)
+        _check_switch("enabled", self.enabled)
+        _check_texts("super_users", self.super_users, is_user_name, USERS_WORDS)
+        _check_member("reads", self.reads, ReadAccess)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1104,6 +1300,16 @@ class NodeConfig(_Limited):
     counts toward the time that stopping may take.
     """
 
+    processes: int | None = None
+    """Number of node processes on this machine that form a local cluster: more processors are used
+    by more processes. If it is not set, one node runs in this process, without a cluster.
+    """
+
+    cpus: tuple[int, ...] = ()
+    """Processors that the node may run on, such as `0-3,6`; with `processes`, each process gets its
+    part of them. If it is empty, all that the system allows.
+    """
+
     loop_lag_ms_max: int = 500
     """How late the event loop may be, repeatedly, before the node reports that it is not ready."""
 
@@ -1115,21 +1321,30 @@ class NodeConfig(_Limited):
     logging: LoggingConfig = LoggingConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     cluster: ClusterConfig = ClusterConfig()
+    tls: TlsConfig = TlsConfig()
+    access: AccessConfig = AccessConfig()
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "drain_ms_max": (0, 3_600_000),
         "drain_notice_ms": (0, 3_600_000),
         "loop_lag_ms_max": (10, 3_600_000),
+        "processes": (1, PROCESSES_MAX),
     }
+    _optional: ClassVar[frozenset[str]] = frozenset({"processes"})
 
     def __post_init__(self) -> None:
         _Limited.__post_init__(self)
         _check_at_most(self, "drain_notice_ms", "drain_ms_max")
+        _check_cpus("cpus", self.cpus)
+        tls = self.tls
+        has_logins = tls.client_auth is ClientAuth.REQUIRE or self.access.enabled
+        is_open = self.is_insecure or (tls.is_on and has_logins)
         for name, endpoint in (("kafka", self.kafka), ("http", self.http)):
-            if not self.is_insecure and not is_loopback(endpoint.host):
+            if not is_open and not is_loopback(endpoint.host):
                 raise InvalidField(
-                    "{} is {endpoint}, which other machines can reach; clients are not"
-                    " authenticated yet, so this has to be allowed with --insecure",
+                    "{} is {endpoint}, which other machines can reach: that needs TLS"
+                    " (tls.cert_file, tls.key_file) and logins (access.enabled, or"
+                    " tls.client_auth = require), or has to be allowed with --insecure",
                     name,
                     endpoint=endpoint,
                 )
@@ -1176,4 +1391,10 @@ def parse_durability(name: str) -> Durability:
 def settings_of(config: LogConfig | StoreConfig) -> dict[str, Any]:
     """Return the settings of `config` by name, as plain values; `None` is no limit."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
-    return {k: v.value if isinstance(v, enum.Enum) else v for k, v in values.items()}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return format_cpus(value)
+    return value.value if isinstance(value, enum.Enum) else value

@@ -9,22 +9,28 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from millstream.config.cpus import CPUS_WORDS, format_cpus, parse_cpus
 from millstream.config.keys import ConfigKey, ConfigKeyType
+from millstream.config.principal_rules import PRINCIPAL_RULES_WORDS, parse_principal_rules
 from millstream.config.schema import (
     CLUSTER_NAME_WORDS,
     ENDPOINT_WORDS,
     HOSTS_WORDS,
     LABEL_WORDS,
+    MECHANISMS_WORDS,
     ORIGINS_WORDS,
     SERVER_URLS_WORDS,
     URL_WORDS,
+    USERS_WORDS,
     Endpoint,
+    SaslMechanism,
     is_cluster_name,
     is_host_pattern,
     is_label,
     is_origin_pattern,
     is_server_url,
     is_url,
+    is_user_name,
     parse_endpoint,
 )
 from millstream.config.units import (
@@ -57,6 +63,15 @@ _SHOWN_UNITS = {
     ConfigKeyType.BYTES: BINARY_UNITS,
     ConfigKeyType.TIME: TIME_UNITS,
 }
+
+
+_LISTS = (
+    ConfigKeyType.HOSTS,
+    ConfigKeyType.ORIGINS,
+    ConfigKeyType.SERVER_URLS,
+    ConfigKeyType.USERS,
+    ConfigKeyType.MECHANISMS,
+)
 
 
 def parse_value(key: ConfigKey, given: Any) -> Any:
@@ -150,14 +165,46 @@ def _read_server_urls(_: ConfigKey, given: Any) -> tuple[str, ...]:
     return urls
 
 
+def _read_cpus(_: ConfigKey, given: Any) -> tuple[int, ...]:
+    if isinstance(given, int) and not isinstance(given, bool):  # One processor, of a file.
+        given = str(given)
+    text = given.strip() if isinstance(given, str) else "?"
+    return () if not text or text.lower() == NONE else parse_cpus(text)
+
+
+def _read_principal_rules(_: ConfigKey, given: Any) -> str:
+    text = given if isinstance(given, str) else ""  # Which is not a rule.
+    try:
+        parse_principal_rules(text)
+    except InvalidConfig as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+def _read_users(_: ConfigKey, given: Any) -> tuple[str, ...]:
+    users = _split(given)
+    if not all(map(is_user_name, users)):
+        raise ValueError("not names of users")
+    return users
+
+
+def _read_mechanisms(_: ConfigKey, given: Any) -> tuple[SaslMechanism, ...]:
+    return tuple(SaslMechanism(name.upper()) for name in _split(given))
+
+
 def _texts(given: Any) -> tuple[str, ...]:
+    """Return a list of texts, in lower case."""
+    return tuple(text.lower() for text in _split(given))
+
+
+def _split(given: Any) -> tuple[str, ...]:
     """Return a list of texts, from an array of a file or from text with commas."""
     if isinstance(given, str):
         text = given.strip()
         given = [] if text.lower() == NONE or not text else text.split(",")
     if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
         raise ValueError("not a list of texts")
-    return tuple(text.strip().lower() for text in given)
+    return tuple(text.strip() for text in given)
 
 
 _READERS = {
@@ -175,36 +222,38 @@ _READERS = {
     ConfigKeyType.ORIGINS: _read_origins,
     ConfigKeyType.CLUSTER_NAME: _read_cluster_name,
     ConfigKeyType.SERVER_URLS: _read_server_urls,
+    ConfigKeyType.CPUS: _read_cpus,
+    ConfigKeyType.PRINCIPAL_RULES: _read_principal_rules,
+    ConfigKeyType.USERS: _read_users,
+    ConfigKeyType.MECHANISMS: _read_mechanisms,
 }
+
+
+_WORDS = {
+    ConfigKeyType.RATIO: "a number from 0 to 1",
+    ConfigKeyType.SWITCH: "true or false",
+    ConfigKeyType.ENDPOINT: ENDPOINT_WORDS,
+    ConfigKeyType.PATH: f"a path of at most {PATH_LENGTH_MAX} characters",
+    ConfigKeyType.URL: URL_WORDS,
+    ConfigKeyType.LABEL: LABEL_WORDS,
+    ConfigKeyType.HOSTS: HOSTS_WORDS,
+    ConfigKeyType.ORIGINS: ORIGINS_WORDS,
+    ConfigKeyType.CLUSTER_NAME: CLUSTER_NAME_WORDS,
+    ConfigKeyType.SERVER_URLS: SERVER_URLS_WORDS,
+    ConfigKeyType.CPUS: f"{CPUS_WORDS}, or {NONE}",
+    ConfigKeyType.PRINCIPAL_RULES: PRINCIPAL_RULES_WORDS,
+    ConfigKeyType.USERS: USERS_WORDS,
+    ConfigKeyType.MECHANISMS: MECHANISMS_WORDS,
+}
+"""The allowed values of kinds whose keys are all alike."""
 
 
 def describe_allowed(key: ConfigKey) -> str:
     """Describe the allowed values of a key, to follow "must be"."""
-    match key.kind:
-        case ConfigKeyType.RATIO:
-            words = "a number from 0 to 1"
-        case ConfigKeyType.SWITCH:
-            words = "true or false"
-        case ConfigKeyType.CHOICE:
-            words = "one of " + ", ".join(choice.value for choice in key.choices)
-        case ConfigKeyType.ENDPOINT:
-            words = ENDPOINT_WORDS
-        case ConfigKeyType.PATH:
-            words = f"a path of at most {PATH_LENGTH_MAX} characters"
-        case ConfigKeyType.URL:
-            words = URL_WORDS
-        case ConfigKeyType.LABEL:
-            words = LABEL_WORDS
-        case ConfigKeyType.HOSTS:
-            words = HOSTS_WORDS
-        case ConfigKeyType.ORIGINS:
-            words = ORIGINS_WORDS
-        case ConfigKeyType.CLUSTER_NAME:
-            words = CLUSTER_NAME_WORDS
-        case ConfigKeyType.SERVER_URLS:
-            words = SERVER_URLS_WORDS
-        case _:
-            words = _range(key)
+    if key.kind is ConfigKeyType.CHOICE:
+        words = "one of " + ", ".join(choice.value for choice in key.choices)
+    else:
+        words = _WORDS.get(key.kind) or _range(key)
     return words + f", or {NONE}" * key.is_optional
 
 
@@ -217,9 +266,9 @@ def _range(key: ConfigKey) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON: a number, a boolean, text, a list of texts or null."""
+    """Return a value as JSON: a number, a boolean, text, a list or null."""
     if isinstance(value, tuple) and not isinstance(value, Endpoint):
-        return list(value)
+        return [json_value(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
     return value if value is None or isinstance(value, int | float | str) else str(value)
@@ -233,8 +282,10 @@ def display_value(key: ConfigKey, value: Any) -> str:
         return with_unit(value, _SHOWN_UNITS[key.kind])
     if isinstance(value, bool):
         return str(value).lower()
-    if key.kind in (ConfigKeyType.HOSTS, ConfigKeyType.ORIGINS, ConfigKeyType.SERVER_URLS):
-        return ", ".join(value) or NONE
+    if key.kind is ConfigKeyType.CPUS:
+        return format_cpus(value) or NONE
+    if key.kind in _LISTS:
+        return ", ".join(json_value(value)) or NONE
     return str(json_value(value))
 
 

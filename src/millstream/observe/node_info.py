@@ -14,7 +14,7 @@ from millstream.clock import Timers
 from millstream.config.schema import Endpoint
 from millstream.histogram import LATENCY_BUCKETS
 from millstream.observe.history import History, HistoryBuckets, HistorySample
-from millstream.observe.machine import detect_machine
+from millstream.observe.machine import detect_machine, machine_warnings
 from millstream.protocols.http.node import (
     ConnectionGroupShape,
     ConnectionsAnswer,
@@ -48,7 +48,7 @@ class NodeInfo:
         live: LiveDelivery,
         *,
         health: Callable[[], Health],
-        endpoints: Callable[[], tuple[Endpoint, Endpoint]],
+        endpoints: Callable[[], tuple[Endpoint, str]],
         timers: Timers,
     ) -> None:
         self._broker = broker
@@ -57,7 +57,7 @@ class NodeInfo:
         self._live = live
         self._health = health
         self._endpoints = endpoints
-        """Addresses of the Kafka and the HTTP listener."""
+        """Address of the Kafka listener, and URL of the HTTP server."""
         self._data = os.path.abspath(broker.store.path)
         self._started_at = broker.clock.wall_ms()
         self._started = broker.clock.monotonic()
@@ -93,21 +93,27 @@ class NodeInfo:
             status="ready" if health.is_ready else "not ready",
             problems=[problem.message for problem in health.problems],
             kafka=str(kafka),
-            http=f"http://{http}",
+            http=http,
             advertised=str(broker.advertised),
             data=self._data,
             commits=broker.store.sync_backend,
+            durability=broker.store.log_config.durability.value,
             event_loop=_event_loop(),
             machine=MachineShape(
                 python=machine.python,
                 kernel=machine.kernel,
                 cpus=machine.cpus,
+                cpu_list=machine.cpu_list,
                 cpu_quota=machine.cpu_quota,
                 checksums=machine.checksums,
                 file_system=machine.file_system,
                 free_bytes=machine.free_bytes,
                 descriptors_max=machine.descriptors_max,
                 memory_bytes=machine.memory_bytes,
+                page_bytes=machine.page_bytes,
+                maps_max=machine.maps_max,
+                clock_source=machine.clock_source,
+                warnings=machine_warnings(machine, maps_open_max=broker.store.config.maps_open_max),
             ),
             opened=OpenedShape(
                 logs=sum(opening.logs for opening in openings),

@@ -167,9 +167,11 @@ class Acceptor:
                 ssl_handshake_timeout=None if context is None else self._ssl_seconds_max,
             )
         except OSError as error:
-            if context is not None:
+            if context is None:
+                logger.info("%s: connection lost immediately: %s", address, error)
+            else:
                 self._on_refused("tls")
-            logger.info("%s: connection lost immediately: %s", address, error)
+                logger.info("%s: no TLS connection: %s", address, _tls_reason(error))
         finally:
             self._connecting[address] -= 1
             if not self._connecting[address]:
@@ -193,6 +195,15 @@ class Acceptor:
     def _resume(self) -> None:
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+
+def _tls_reason(error: OSError) -> str:
+    """Return why there is no TLS connection, without OpenSSL's file names and numbers."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of the client is not valid: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
+    return str(error) or "the client has closed the connection"
 
 
 async def _listening_socket(host: str, port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
@@ -40,6 +41,10 @@ class FrameListener(Generic[C]):
         bound_port = await self._acceptor.listen(host, port)
         self._sweep_later()
         return bound_port
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Use another context for new connections: certificates have changed."""
+        self._acceptor.use_tls(context)
 
     @property
     def is_exhausted(self) -> bool:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from millstream.clients.kafka.login import KafkaLogin, LoginMechanism
 from millstream.clients.partition import Isolation
+from millstream.clients.tls import ClientTls
 from millstream.config.schema import MIB
 from millstream.errors import InvalidConfig
 from millstream.formats.bad_records import OnBadRecord, bad_records_from
@@ -65,6 +67,31 @@ _SOURCE = {
         "Client id of this reader or writer, for quotas and in listings of publishers; default"
         f" `{CLIENT_ID}`.",
         ("kafka.client.id",),
+    ),
+    "security.protocol": OptionHelp(
+        "How to connect to nodes: `PLAINTEXT` (default), `SSL`, `SASL_SSL` or `SASL_PLAINTEXT`.",
+        ("kafka.security.protocol",),
+    ),
+    "sasl.mechanism": OptionHelp(
+        "How to log in with `SASL_SSL`: `SCRAM-SHA-256` (default), `SCRAM-SHA-512` or `PLAIN`.",
+        ("kafka.sasl.mechanism",),
+    ),
+    "sasl.username": OptionHelp("The user to log in as.", ("kafka.sasl.username",)),
+    "sasl.passwordFile": OptionHelp(
+        "File with the password of that user in its first line, on the driver and on all executors."
+        " There is no option for the password itself: Spark shows options in plans and its UI."
+    ),
+    "ssl.ca.location": OptionHelp(
+        "File (PEM) with the authorities that the certificates of nodes must be signed by, on the"
+        " driver and on all executors. Default: those of the system.",
+        ("kafka.ssl.ca.location", "kafka.ssl.truststore.location"),
+    ),
+    "ssl.certificate.location": OptionHelp(
+        "File (PEM) with the certificate that is shown to nodes, if they ask for one.",
+        ("kafka.ssl.certificate.location",),
+    ),
+    "ssl.key.location": OptionHelp(
+        "File (PEM) with the private key of that certificate.", ("kafka.ssl.key.location",)
     ),
 }
 
@@ -185,6 +212,8 @@ class SourceOptions:
     path: str | None = None
     timeout_ms: int = TIMEOUT_MS
     client_id: str = CLIENT_ID
+    tls: ClientTls | None = None
+    login: KafkaLogin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +326,47 @@ def _source_options(reader: _OptionReader, *, may_be_path: bool) -> SourceOption
         )
     timeout_ms = reader.number("timeoutMs") or TIMEOUT_MS
     return SourceOptions(
-        bootstrap=bootstrap, path=path, timeout_ms=timeout_ms, client_id=_client_id(reader)
+        bootstrap=bootstrap,
+        path=path,
+        timeout_ms=timeout_ms,
+        client_id=_client_id(reader),
+        tls=_tls(reader),
+        login=_login(reader),
+    )
+
+
+def _protocol(reader: _OptionReader) -> str:
+    names = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+    return reader.choice("security.protocol", {name: name for name in names}) or "plaintext"
+
+
+def _login(reader: _OptionReader) -> KafkaLogin | None:
+    given = reader.subset("sasl.mechanism", "sasl.username", "sasl.passwordFile")
+    if not _protocol(reader).startswith("sasl_"):
+        if given:
+            raise InvalidConfig(f"{next(iter(given))} requires security.protocol SASL_SSL")
+        return None
+    for name in ("sasl.username", "sasl.passwordFile"):
+        if not given.get(name):
+            raise InvalidConfig(f"{name} must be set if security.protocol is SASL_SSL")
+    mechanisms = {mechanism.value.lower(): mechanism for mechanism in LoginMechanism}
+    return KafkaLogin(
+        user=given["sasl.username"],
+        password_file=given["sasl.passwordFile"],
+        mechanism=reader.choice("sasl.mechanism", mechanisms) or LoginMechanism.SCRAM_SHA_256,
+    )
+
+
+def _tls(reader: _OptionReader) -> ClientTls | None:
+    files = reader.subset("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+    if not _protocol(reader).endswith("ssl"):
+        if files:
+            raise InvalidConfig(f"{next(iter(files))} requires security.protocol SSL or SASL_SSL")
+        return None
+    return ClientTls(
+        ca_file=files.get("ssl.ca.location"),
+        cert_file=files.get("ssl.certificate.location"),
+        key_file=files.get("ssl.key.location"),
     )
 
 

@@ -44,5 +44,11 @@ def _open(options: SourceOptions) -> RecordSource:
             return DataDirectory(path)
         case SourceOptions(bootstrap=str(bootstrap)):
             timeout_s = options.timeout_ms / 1000
-            return KafkaClient(bootstrap, client_id=options.client_id, timeout_s=timeout_s)
+            return KafkaClient(
+                bootstrap,
+                client_id=options.client_id,
+                timeout_s=timeout_s,
+                tls=options.tls,
+                login=options.login,
+            )
     raise AssertionError("one of path and bootstrap is set")

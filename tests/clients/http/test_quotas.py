@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.broker.quota_rules import ANONYMOUS
+from millstream.broker.access.principal import ANONYMOUS
 from millstream.broker.quotas import ClientQuotaEntity, QuotaKind
 from millstream.clients.http.core.config import ClientConfig
 from millstream.errors import InvalidConfig, QuotaExceeded
@@ -68,7 +68,7 @@ def test_a_client_says_who_it_is(connect, broker):
 
     async def owe() -> None:
         await quotas.alter(entity, {"request_percentage": 1.0})
-        quotas.charge(QuotaKind.REQUEST, ANONYMOUS, "ünï etl", 10_000.0, clock.monotonic())
+        quotas.charge(QuotaKind.REQUEST, ANONYMOUS.name, "ünï etl", 10_000.0, clock.monotonic())
 
     broker.run(owe())
     try:

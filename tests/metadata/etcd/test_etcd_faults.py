@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from millstream.errors import MillstreamError, OutcomeUnknown, Unavailable
+from millstream.metadata.etcd import etcd_metadata
 from millstream.metadata.etcd.etcd_metadata import EtcdMetadata
 from millstream.metadata.etcd.messages import ResponseHeader, WatchResult
 from millstream.metadata.interface import ABSENT, Compare, MetadataChange
@@ -172,6 +173,33 @@ def test_if_no_endpoint_can_be_reached_nothing_is_changed(
             entry = await metadata.get("a")
             assert entry is not None
             assert entry.value == b"1"
+
+    run()
+
+
+def test_reads_of_a_node_that_starts_wait_for_etcd(
+    shared_etcd: RunningEtcd, cluster_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_metadata, "WAIT_SECONDS", 0)
+
+    @in_loop
+    async def run() -> None:
+        async with behind_two_proxies(shared_etcd, cluster_id, timeout_ms=200) as proxied:
+            metadata, first, second = proxied
+            await put(metadata, a=b"1")
+            await first.refuse()
+            await second.refuse()
+            await noticed(metadata)
+            reasons: list[str | None] = []
+            metadata.on_wait = reasons.append
+            read = asyncio.create_task(metadata.list(""))
+            with pytest.raises(Unavailable):  # A change does not wait; it may be refused forever.
+                await metadata.transact(puts={"a": b"2"})
+            assert not read.done()
+            await first.accept()
+            assert [entry.value for entry in await read] == [b"1"]
+            assert "etcd cannot be reached" in str(reasons[0])
+            assert reasons[-1] is None
 
     run()
 

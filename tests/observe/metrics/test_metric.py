@@ -69,7 +69,7 @@ def parsed(text: str) -> dict[tuple[str, ...], float]:
 @pytest.mark.parametrize("metric", DECLARED, ids=lambda metric: metric.name)
 def test_a_metric_is_named_after_its_layer_and_ends_in_its_unit(metric):
     assert re.fullmatch(
-        r"millstream_(node|cluster|kafka|http|peer|replica|broker|group|queue|stream|store|log|metadata|telemetry)"
+        r"millstream_(node|cluster|kafka|http|peer|replica|broker|group|queue|stream|store|log|metadata|access|telemetry)"
         r"(_[a-z]+)+",
         metric.name,
     )

@@ -1,15 +1,23 @@
-"""A collector on loopback that accepts OTLP/HTTP, rejects it, or does not respond."""
+"""A collector on loopback that accepts OTLP by HTTP or gRPC, rejects it, or does not respond."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+import grpc
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from tests.cli.nodes import wait_until
 
@@ -138,3 +146,53 @@ def running_collector() -> Iterator[Collector]:
             server.shutdown()
             thread.join()
         assert not collector.failures, collector.failures
+
+
+_GRPC_PATHS = {
+    "/v1/traces": (
+        "opentelemetry.proto.collector.trace.v1.TraceService",
+        ExportTraceServiceResponse,
+    ),
+    "/v1/metrics": (
+        "opentelemetry.proto.collector.metrics.v1.MetricsService",
+        ExportMetricsServiceResponse,
+    ),
+}
+"""The services of a collector, by the path that each has over HTTP."""
+
+
+@contextmanager
+def running_grpc_collector() -> Iterator[Collector]:
+    """Run a collector that speaks gRPC; a `status` that is not 200 is UNAVAILABLE there."""
+    collector = Collector()
+
+    def method_of(path: str, response: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        def export(body: bytes, context: grpc.ServicerContext) -> bytes:
+            collector.answering.wait()
+            headers = {name: str(value) for name, value in context.invocation_metadata()}
+            try:
+                collector.take(path, body, headers)
+            except BaseException as error:
+                collector.failures.append(error)
+                raise
+            if collector.status != 200:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "told to refuse")
+            encoded: bytes = response().SerializeToString()
+            return encoded
+
+        # Bytes in and out: `take` decodes them, as it does those of HTTP.
+        return grpc.unary_unary_rpc_method_handler(export)
+
+    server = grpc.server(ThreadPoolExecutor(4))
+    for path, (service, response) in _GRPC_PATHS.items():
+        methods = {"Export": method_of(path, response)}
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, methods)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    collector.url = f"http://127.0.0.1:{port}"
+    try:
+        yield collector
+    finally:
+        collector.answering.set()
+        server.stop(grace=None).wait()
+    assert not collector.failures, collector.failures

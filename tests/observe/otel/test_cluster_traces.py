@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from millstream.config.schema import TelemetryConfig
+from millstream.protocols.kafka.apis import PRODUCE_KEY
+from millstream.protocols.kafka.header import decode_request_header
 from millstream.protocols.peer.messages.append_batch import AppendBatchRequest
 from millstream.protocols.peer.messages.fetch_batches import FetchBatchesRequest
 from millstream.protocols.peer.messages.forward import ForwardRequest
@@ -126,6 +129,83 @@ async def test_fetches_of_replicas_are_traced_at_both_ends_as_often_as_the_ratio
         ) as cluster:
             await create(cluster, "t", factor=2)
             await until(lambda: has_pair(spans_named(collector, "Peer PeerFetch")))
+
+
+# Kafka clients. Their protocol has no place for a trace, so nodes decide, and begin it.
+
+
+def produce_in_a_transaction(bootstrap: str) -> None:
+    """Write to both partitions of a topic, and commit."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "tx"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for partition in range(2):
+        producer.produce("t", b"in a transaction", partition=partition)
+    producer.commit_transaction(60)
+
+
+@in_loop
+async def test_a_transaction_of_a_kafka_client_is_traced_on_every_node_that_takes_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its coordinator writes markers where the partitions are, and their leaders ask it first."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    with running_collector() as collector:
+        telemetry = TelemetryConfig(traces=True, traces_ratio=1.0, endpoint=collector.url)
+        async with local_cluster(
+            tmp_path, 2, lease_ttl_ms=LONG_LEASE_MS, telemetry=telemetry
+        ) as cluster:
+            await create(cluster, "t", factor=1, partitions=2)
+            bootstrap = str(cluster.nodes[1].kafka)
+            await asyncio.to_thread(produce_in_a_transaction, bootstrap)
+            for name in ("Peer WriteMarkers", "Peer VerifyTransaction"):
+                await until(lambda name=name: has_pair(spans_named(collector, name)))
+            await until(lambda: has_parents(collector, "Peer WriteMarkers", "Kafka EndTxn"))
+            await until(lambda: has_parents(collector, "Peer VerifyTransaction", "Kafka Produce"))
+
+
+def has_parents(collector: Collector, name: str, parent: str) -> bool:
+    """Whether all requests of a kind to other nodes were made for requests of another kind."""
+    parents = {span["id"]: span["trace"] for span in spans_named(collector, parent)}
+    sent = [span for span in spans_named(collector, name) if span["kind"] == CLIENT]
+    return bool(sent) and all(parents.get(span["parent"]) == span["trace"] for span in sent)
+
+
+@in_loop
+async def test_a_produce_of_a_kafka_client_shows_how_long_it_waited_for_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Most are answered on the fast path, which is traced as the general one is."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    general: list[int] = []
+    monkeypatch.setattr(
+        "millstream.servers.kafka.dispatcher.decode_request_header",
+        lambda frame: general.append(frame[1]) or decode_request_header(frame),
+    )
+    with running_collector() as collector:
+        telemetry = TelemetryConfig(traces=True, traces_ratio=1.0, endpoint=collector.url)
+        async with local_cluster(
+            tmp_path, 2, lease_ttl_ms=LONG_LEASE_MS, telemetry=telemetry
+        ) as cluster:
+            await create(cluster, "t", factor=2)
+            bootstrap = str(cluster.nodes[1].kafka)
+            await asyncio.to_thread(produce, bootstrap)
+            await until(lambda: bool(spans_named(collector, "Kafka Produce")))
+            await until(lambda: bool(spans_named(collector, "commit")))
+        assert PRODUCE_KEY not in general
+        (span,) = spans_named(collector, "Kafka Produce")
+        (commit,) = spans_named(collector, "commit")
+        assert (span["parent"], span["error"]) == ("", None)
+        assert span["messaging.destination.name"] == "t"
+        assert (commit["parent"], commit["trace"]) == (span["id"], span["trace"])
+        assert span["start"] <= commit["start"] < commit["end"] <= span["end"]
+
+
+def produce(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    headers = [("traceparent", SAMPLED.encode())]
+    producer.produce("t", b"first", partition=0, headers=headers)
+    assert producer.flush(60) == 0
 
 
 def has_pair(spans: list[dict[str, Any]]) -> bool:

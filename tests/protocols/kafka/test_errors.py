@@ -38,4 +38,5 @@ def test_codes_that_several_errors_have_are_told_as_one_of_them_or_not_at_all():
         "UNKNOWN_TOPIC_OR_PARTITION": "UnknownTopic",
         "CONCURRENT_TRANSACTIONS": "ConcurrentTransaction",
         "NOT_COORDINATOR": "NotCoordinator",
+        "CLUSTER_AUTHORIZATION_FAILED": "ClusterAccessDenied",
     }

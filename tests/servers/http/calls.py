@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from millstream.clock import SystemClock
 from millstream.servers.http.counters import HttpCounters
 from millstream.servers.http.routing.http_app import HttpApp
+from millstream.servers.http.routing.operation_access import OPEN
 from millstream.servers.http.routing.operations import Handler, HttpOperation
 
 
@@ -58,6 +59,7 @@ def ask(
 def app_with(**handlers: Handler) -> HttpApp:
     """Return an application with one GET operation for each handler, at `/NAME`."""
     operations = [
-        HttpOperation("GET", f"/{name}", handler, "Test", {}) for name, handler in handlers.items()
+        HttpOperation("GET", f"/{name}", handler, "Test", {}, OPEN)
+        for name, handler in handlers.items()
     ]
     return HttpApp(operations, SystemClock(), HttpCounters())

@@ -25,8 +25,8 @@ def before_call(context: Any, case: Any, kwargs: Any = None) -> None:
 
 def _is_long(wait_ms: Any) -> bool:
     return (
-        re.fullmatch("[0-9]{1,5}", str(wait_ms)) is not None
-        and WAIT_MS_MAX < int(wait_ms) <= 60_000
+        re.fullmatch(r"[0-9]{1,5}(\.0)?", str(wait_ms)) is not None
+        and WAIT_MS_MAX < float(wait_ms) <= 60_000
     )
 
 

@@ -22,6 +22,7 @@ from millstream.errors import MillstreamError
 from millstream.servers.http.app import OPERATIONS
 from millstream.servers.http.counters import HttpCounters
 from millstream.servers.http.routing.http_app import HttpApp
+from millstream.servers.http.routing.operation_access import OPEN
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.server.listener import HttpListener
 from millstream.testing.broker import RunningBroker, running_broker
@@ -187,7 +188,7 @@ def test_a_line_of_the_log_about_a_path_stays_one_line(
         raise MillstreamError("it is broken")
 
     async def run() -> None:
-        operation = HttpOperation("GET", "/{name}", fail, "Test", {})
+        operation = HttpOperation("GET", "/{name}", fail, "Test", {}, OPEN)
         listener = HttpListener(HttpApp([operation], SystemClock(), HttpCounters()))
         port = await listener.listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections import deque
 from typing import Any, Self
@@ -24,10 +25,19 @@ NOW_MS = 1_700_000_000_000
 class RawClient:
     """One connection."""
 
-    def __init__(self, bootstrap: str, *, client_id: str = "raw", timeout: float = 20.0) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "raw",
+        timeout: float = 20.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self._client_id = client_id
         self._next = 0
         self._sent: deque[tuple[int, Api, int]] = deque()

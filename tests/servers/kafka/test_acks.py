@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from millstream.broker.access.caller import NOBODY
 from millstream.broker.cluster_view import LoneNodeView
 from millstream.config.schema import Durability, Endpoint, KafkaConfig, LogConfig
 from millstream.protocols.kafka.apis import PRODUCE_KEY
@@ -30,7 +31,7 @@ ANY_PRODUCER = pytest.mark.parametrize("producer_id", [-1, 1])
 class Session:
     """The parts of a connection that a request needs."""
 
-    principal, host = "ANONYMOUS", ""
+    caller, host = NOBODY, ""
 
     def answered(self, size: int) -> None:
         """Do nothing: the tests check the request."""
@@ -43,6 +44,7 @@ class ProduceClient:
         broker: Any = SimpleNamespace(
             topics=SimpleNamespace(partition=lambda name, index: bench.partition),
             quotas=SimpleNamespace(is_empty=True),
+            access=None,
             cluster=LoneNodeView(1, lambda: Endpoint("there", 9092), lambda *_: 0),
         )
         sessions: Any = None

@@ -36,7 +36,7 @@ class FakeTransport(asyncio.Transport):
         self.on_write = lambda: None
 
     def get_extra_info(self, name, default=None):
-        return ("10.0.0.1", 4242)
+        return ("10.0.0.1", 4242) if name == "peername" else default
 
     def set_write_buffer_limits(self, high=None, low=None):
         self.high, self.low = high, low
@@ -67,6 +67,8 @@ class FakeTransport(asyncio.Transport):
 class FakeListener:
     """Keeps every request; the test answers it later."""
 
+    access = None
+
     def __init__(self, config: KafkaConfig | None = None, *, is_full=False):
         self.config = config or KafkaConfig()
         self.blocks = BlockPool(bytes_max=self.config.receive_bytes_max)
@@ -77,6 +79,8 @@ class FakeListener:
         )
         self.counters = KafkaCounters()
         self.dispatcher = self
+        self.access = self.logins = None
+        self.principal_rules = "DEFAULT"
         self.is_draining = False
         self.is_full = is_full
         self.begun = []

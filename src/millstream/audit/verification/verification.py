@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from millstream.audit.verification.ack_index import AckIndex, IndexedAck
 from millstream.audit.verification.directory_source import DirectorySource
@@ -75,6 +75,7 @@ class Verification:
         self._throttle = throttle
         self._progress = progress
         self._total = 0
+        self._starts: Mapping[TopicPartition, int] = {}
         self.report = Report(torn_files=ack_index.torn_files, records=ack_index.count)
         self.report.outcomes[AckOutcome.UNPLACED] += ack_index.unplaced
 
@@ -132,8 +133,20 @@ class Verification:
 
     # A node.
 
-    def verify_node(self, bootstrap: str, *, samples: int, seed: int, timeout_s: float) -> Report:
-        """Read all partitions of a node, compare them, then probe its indexes."""
+    def verify_node(
+        self,
+        bootstrap: str,
+        *,
+        samples: int,
+        seed: int,
+        timeout_s: float,
+        starts: Mapping[TopicPartition, int] | None = None,
+    ) -> Report:
+        """Read all partitions of a node, compare them, then probe its indexes.
+
+        Partitions of `starts` are read from that offset on: everything acknowledged is behind it.
+        """
+        self._starts = starts or {}
         rng = random.Random(seed)  # noqa: S311 - the choice of offsets is not secret.
 
         def make_probes(partition: TopicPartition, facts: PartitionFacts) -> Probes:
@@ -180,6 +193,7 @@ class Verification:
                 else:
                     self.report.add_discrepancy(partition, ack, AckOutcome.LOST, facts)
             return
+        facts = facts._replace(start=max(facts.start, self._starts.get(partition, 0)))
         probes = make_probes(partition, facts) if make_probes else None
         PartitionCheck(
             source,

@@ -449,6 +449,8 @@ class Partition:
         end_offset = appender.next_offset
         if offset is not None:
             if offset > end_offset:  # Nobody was told of it, so nothing to wait for.
+                if self._replica is not None:
+                    self._replica.check_leader()  # Unless another node leads, and has told it.
                 return
             end_offset = offset
         while (

@@ -334,6 +334,11 @@ class Topics:
         """Return a topic, or None if it does not exist."""
         return self._topics.get(name)
 
+    def is_internal(self, name: str) -> bool:
+        """Return whether there is a topic of that name, and it belongs to the cluster itself."""
+        topic = self._topics.get(name)
+        return topic is not None and topic.is_internal
+
     def by_id(self, topic_id: uuid.UUID) -> Topic:
         """Return the topic with this id; raises `UnknownTopicId` if it does not exist."""
         topic = self._by_id.get(topic_id)

@@ -11,10 +11,10 @@ waiting, that there is a node at the address.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import click
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from millstream.clients.http.core.steps import ClientContext
     from millstream.clients.http.sync.client import Client
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 PATIENCE_S = 30.0
 """Timeout of quick requests, and how long an unreachable node is retried."""
 
@@ -48,7 +50,31 @@ PAGE = 1_000
 SHOWN_MAX = 5
 """Maximum number of names listed in a message."""
 
-server_option = click.option(
+_TLS = "millstream.tls"
+"""Key of what a command knows of certificates, in the context of click."""
+
+_TLS_OPTIONS = {
+    "ca_file": "Certificates (PEM) of the authorities that the node's certificate must be signed"
+    " by, for https. Default: those of the system.",
+    "cert_file": "Certificate (PEM) to show to the node.",
+    "key_file": "Private key (PEM) of that certificate.",
+}
+
+
+def _note_tls(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.meta.setdefault(_TLS, {})[parameter.name] = value
+
+
+_META_KEY = "millstream.token_file"
+"""In the context of a command: the file with the token."""
+
+
+def _keep_token_file(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    context.meta[_META_KEY] = value
+
+
+_server_option = click.option(
     "--server",
     metavar="URL",
     envvar="MILLSTREAM_SERVER",
@@ -57,6 +83,30 @@ server_option = click.option(
     show_envvar=True,
     help="HTTP address of the node, or several of a cluster with commas between them.",
 )
+
+_token_file_option = click.option(
+    "--token-file",
+    metavar="FILE",
+    expose_value=False,
+    callback=_keep_token_file,
+    help="File with the token to log in with.  [env var: MILLSTREAM_TOKEN for the token itself,"
+    " MILLSTREAM_TOKEN_FILE for a file]",
+)
+
+
+def server_option(command: F) -> F:
+    """Add the options that name the node, its certificates, and the token to log in with."""
+    for name, text in reversed(_TLS_OPTIONS.items()):
+        command = click.option(
+            f"--{name.replace('_', '-')}",
+            metavar="FILE",
+            envvar=f"MILLSTREAM_{name.upper()}",
+            show_envvar=True,
+            expose_value=False,
+            callback=_note_tls,
+            help=text,
+        )(command)
+    return _server_option(_token_file_option(command))
 
 
 class ApiResponse(NamedTuple):
@@ -177,6 +227,12 @@ def path_of(kind: str, name: str) -> str:
     return f"/v1/{kind}/{quote(name, safe='')}"
 
 
+def token_file_given() -> str | None:
+    """Return the file of `--token-file`; `None` lets the client look at the environment."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_META_KEY)
+
+
 @contextmanager
 def connected(server: str, *, patience_s: float = PATIENCE_S) -> Iterator[NodeApi]:
     """Yield a node that answers; an error ends the command with one line."""
@@ -184,17 +240,29 @@ def connected(server: str, *, patience_s: float = PATIENCE_S) -> Iterator[NodeAp
     from millstream.clients.http.core.config import ClientConfig  # noqa: PLC0415
     from millstream.clients.http.core.node_addresses import parse_node_urls  # noqa: PLC0415
     from millstream.clients.http.core.steps import ClientContext  # noqa: PLC0415
+    from millstream.clients.tls import ClientTls  # noqa: PLC0415
     from millstream.clock import SystemClock  # noqa: PLC0415
 
-    config = ClientConfig(timeout_s=patience_s, answer_s_max=patience_s)
+    try:
+        tls = ClientTls(**click.get_current_context().meta.get(_TLS, {}))
+    except InvalidConfig as error:
+        raise click.UsageError(str(error)) from None
+    config = ClientConfig(
+        timeout_s=patience_s, answer_s_max=patience_s, token_file=token_file_given(), tls=tls
+    )
     try:
         addresses = parse_node_urls(server)
     except InvalidConfig:
         raise click.BadParameter(
-            f"must be http://HOST:PORT, or several with commas between them, got {server!r}",
+            "must be http://HOST:PORT or https://HOST:PORT, or several with commas between them,"
+            f" got {server!r}",
             param_hint="--server",
         ) from None
-    with closing(NodeApi(ClientContext(addresses, config, SystemClock(), _jitter), server)) as node:
+    try:
+        api = NodeApi(ClientContext(addresses, config, SystemClock(), _jitter), server)
+    except InvalidConfig as error:  # The token, or certificates.
+        raise click.ClickException(printable(str(error))) from error
+    with closing(api) as node:
         try:
             node.greet()
             yield node

@@ -36,6 +36,11 @@ _HELP = {
     " a free port.",
     "cluster.peer_advertised": "Address that other nodes connect to, if it differs from --peer.",
     "cluster.rack": "Rack, zone or site of the node. Replicas are spread over them.",
+    "node.processes": "Run several node processes that form a local cluster, each with a data"
+    " directory below --data. The ports of the first are those of --kafka and --http; each other"
+    " process has the next ones.",
+    "node.cpus": "Processors that the node may run on: 0-3,6. With --processes, each process gets"
+    " its part of them. The default is all that the system allows.",
     "node.insecure": "Allow connections from other machines although there is no authentication.",
     "logging.level": "Log level on standard error.",
     "logging.format": "Format of log lines: JSON objects, text for people, or `auto`: `pretty`"
@@ -48,6 +53,7 @@ _METAVARS = {
     ConfigKeyType.SERVER_URLS: "URLS",
     ConfigKeyType.CLUSTER_NAME: "NAME",
     ConfigKeyType.LABEL: "NAME",
+    ConfigKeyType.CPUS: "LIST",
 }
 
 _NAMES = {path: KEYS[path].flag.removeprefix("--").replace("-", "_") for path in _HELP}

@@ -15,7 +15,18 @@ from millstream.errors import MillstreamError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-VARIABLES = frozenset({"MILLSTREAM_BOOTSTRAP", "MILLSTREAM_DATA", "MILLSTREAM_SERVER"})
+VARIABLES = frozenset(
+    {
+        "MILLSTREAM_BOOTSTRAP",
+        "MILLSTREAM_CA_FILE",
+        "MILLSTREAM_CERT_FILE",
+        "MILLSTREAM_DATA",
+        "MILLSTREAM_KEY_FILE",
+        "MILLSTREAM_SERVER",
+        "MILLSTREAM_TOKEN",
+        "MILLSTREAM_TOKEN_FILE",
+    }
+)
 """Environment variables of commands, besides the settings of a node."""
 
 data_option = click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
@@ -17,7 +18,12 @@ from millstream.node import Node
 from millstream.observe.logging.event_writer import EventWriter
 from millstream.observe.logging.formatter import PrettyFormatter
 from millstream.observe.logging.printable import printable
-from millstream.observe.machine import Machine, detect_machine, process_age_ms
+from millstream.observe.machine import (
+    Machine,
+    detect_machine,
+    machine_warnings,
+    process_age_ms,
+)
 
 _PLACES: dict[type, str] = {
     FromVariable: "variables",
@@ -32,8 +38,10 @@ def report(configuration: Configuration, events: EventWriter, server: Node) -> N
     """Report the machine, the recovery of the data, the source of settings and the servers."""
     store = server.broker.store
     machine = detect_machine(store.path)
+    warnings = machine_warnings(machine, maps_open_max=store.config.maps_open_max)
     if isinstance(events.formatter, PrettyFormatter) and events.is_terminal:
         events.write(block(configuration, machine, server))
+        _warn(warnings)
         return
     logger.info(
         "detected",
@@ -42,10 +50,12 @@ def report(configuration: Configuration, events: EventWriter, server: Node) -> N
             **asdict(machine),
             "event_loop": f"uvloop {version('uvloop')}",
             "commits": store.sync_backend,
+            "durability": store.log_config.durability.value,
             "replays": store.replay_priority.value,
             "data": store.path,
         },
     )
+    _warn(warnings)
     logger.info("configured", extra=_configured(configuration))
     for name, opening in server.broker.openings.items():
         logger.info("opened %s", name, extra=opening._asdict())
@@ -53,12 +63,18 @@ def report(configuration: Configuration, events: EventWriter, server: Node) -> N
         "ready",
         extra={
             "kafka": str(server.kafka),
-            "http": f"http://{server.http}",
+            "http": server.http_url,
             **({} if server.peer is None else {"peer": str(server.peer)}),
             "advertised": str(server.broker.advertised),
             "after_ms": process_age_ms(),
         },
     )
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    """Report what is unsuitable for a node."""
+    for warning in warnings:
+        logger.warning("%s", warning)
 
 
 def _configured(configuration: Configuration) -> dict[str, Any]:
@@ -71,19 +87,22 @@ def block(configuration: Configuration, machine: Machine, server: Node) -> str:
     """Return the summary for a terminal."""
     broker = server.broker
     quota = f", {machine.cpu_quota:g} of them to use" if machine.cpu_quota else ""
+    numbers = f" ({machine.cpu_list})" if machine.cpu_list else ""
     rows = [
-        ("machine", f"{machine.cpus} processors{quota}, {_size(machine.memory_bytes)} of memory,"
-         f" {machine.descriptors_max} descriptors, {machine.kernel}"),
+        ("machine", f"{machine.cpus} processors{numbers}{quota}, {_size(machine.memory_bytes)} of"
+         f" memory, {machine.descriptors_max} descriptors, {machine.kernel}, clock"
+         f" {machine.clock_source}"),
         ("runs on", f"{machine.python}, uvloop {version('uvloop')}, commits by"
-         f" {broker.store.sync_backend}, checksums by {machine.checksums}, replays at"
-         f" {broker.store.replay_priority.value} disk priority"),
+         f" {broker.store.sync_backend}, durability class"
+         f" {broker.store.log_config.durability.value}, checksums by {machine.checksums}, replays"
+         f" at {broker.store.replay_priority.value} disk priority"),
         ("data", f"{broker.store.path}, {machine.file_system}, {_size(machine.free_bytes)} free"),
         ("opened", _opened(server)),
         *([] if server.peer is None else [("cluster", _cluster(configuration))]),
         ("settings", _settings(configuration)),
     ]  # fmt: skip
     if not sys.stdout.isatty():  # Otherwise they are log events.
-        rows += [("kafka", str(server.kafka)), ("http", f"http://{server.http}")]
+        rows += [("kafka", str(server.kafka)), ("http", server.http_url)]
         if server.peer is not None:
             rows.append(("peer", str(server.peer)))
     lines = [f"millstream {millstream.__version__}"]

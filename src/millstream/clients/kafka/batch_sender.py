@@ -40,6 +40,9 @@ from millstream.protocols.kafka.messages.produce import (
 )
 from millstream.records.topic_partition import TopicPartition
 
+NO_OFFSET: Final = -1
+"""Offset of an acknowledged batch that the node did not tell."""
+
 _ALL: Final = -1  # Acknowledged by all in-sync replicas.
 _TOPIC_ID_SINCE: Final = 13
 
@@ -72,8 +75,8 @@ class _LeaderConnection:
         self.in_flight.append(batch)
         self.is_lost = False
 
-    def receive(self, deadline: Deadline) -> TopicPartition:
-        """Return the partition whose oldest batch was just acknowledged."""
+    def receive(self, deadline: Deadline) -> tuple[TopicPartition, int]:
+        """Return the partition whose oldest batch was just acknowledged, and its first offset."""
         self.is_lost = True
         partition = self.in_flight[0].partition
         answer: ProduceResponse = self.connection.receive(deadline=deadline)
@@ -83,12 +86,15 @@ class _LeaderConnection:
             indexes = [part.index for part in results]
             raise MalformedAnswer(f"{message}: the response is for partitions {indexes}")
         code, reason = results[0].error_code, results[0].error_message
+        offset = results[0].base_offset
         # A duplicate is stored, but too far back for the node to return its offset.
         if code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             raise_for_code(code, f"{message}: {reason}" if reason else message)
+        else:
+            offset = NO_OFFSET
         self.in_flight.popleft()
         self.is_lost = False
-        return partition
+        return partition, offset
 
 
 class BatchSender:
@@ -106,12 +112,14 @@ class BatchSender:
         in_flight_max: int,
         version_max: int | None,
         before_first: Callable[[TopicPartition, Deadline], None],
+        on_acknowledged: Callable[[TopicPartition, int], None] | None = None,
     ) -> None:
         self._cluster = cluster
         self._transactional_id = transactional_id
         self._in_flight_max = in_flight_max
         self._version_max = version_max
         self._before_first = before_first
+        self._on_acknowledged = on_acknowledged
         self._waiting: deque[_Batch] = deque()
         self._leaders: dict[BrokerAddress, _LeaderConnection] = {}
         self._leader_addresses: dict[TopicPartition, BrokerAddress] = {}
@@ -291,6 +299,8 @@ class BatchSender:
         return next((leader for leader in self._leaders.values() if leader.in_flight), None)
 
     def _receive(self, leader: _LeaderConnection) -> None:
-        partition = leader.receive(self._deadline(leader.in_flight[0].partition))
+        partition, offset = leader.receive(self._deadline(leader.in_flight[0].partition))
         self._acknowledged.add(partition)
         self._stalls.pop(partition, None)
+        if self._on_acknowledged is not None:
+            self._on_acknowledged(partition, offset)

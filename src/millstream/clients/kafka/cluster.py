@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from millstream.clients.kafka.address import BrokerAddress, parse_bootstrap
 from millstream.clients.kafka.connection import BrokerConnection
 from millstream.clients.kafka.deadline import Deadline
+from millstream.clients.kafka.login import KafkaLogin
 from millstream.clients.kafka.retry import (
     Backoff,
     RetriableError,
@@ -37,6 +38,9 @@ from millstream.protocols.kafka.messages.metadata import (
 )
 from millstream.records.topic_partition import TopicPartition
 
+if TYPE_CHECKING:
+    import ssl
+
 T = TypeVar("T")
 
 _TRANSACTION = 1  # Kafka's coordinator type.
@@ -53,12 +57,16 @@ class KafkaCluster:
         timeout_s: float,
         clock: Clock,
         pause: Callable[[float], None],
+        tls: ssl.SSLContext | None = None,
+        login: KafkaLogin | None = None,
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._clock = clock
         self._pause = pause
+        self._tls = tls
+        self._login = login
         self._idle: dict[BrokerAddress, BrokerConnection] = {}
         self._nodes: dict[int, BrokerAddress] = {}
         self._controller: BrokerAddress | None = None
@@ -106,6 +114,8 @@ class KafkaCluster:
             timeout_s=self._timeout_s,
             clock=self._clock,
             deadline=deadline,
+            tls=self._tls,
+            login=self._login,
         )
 
     def release(self, connection: BrokerConnection) -> None:

@@ -11,20 +11,24 @@ records of a response are views into the buffer that it was read into.
 from __future__ import annotations
 
 import contextlib
+import secrets
+import select
 import socket
 import struct
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Never, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, Self
 
 from millstream.clients.kafka.address import BrokerAddress
 from millstream.clients.kafka.buffers import AlternatingBuffers
 from millstream.clients.kafka.deadline import Deadline
+from millstream.clients.kafka.login import KafkaLogin, begin_login
 from millstream.clock import Clock, SystemClock
 from millstream.errors import (
     MalformedAnswer,
     MalformedRequest,
     NodeUnreachable,
+    NotAuthenticated,
     UnsupportedVersion,
 )
 from millstream.protocols.kafka.apis import API_VERSIONS_KEY, APIS, Api
@@ -33,7 +37,14 @@ from millstream.protocols.kafka.codec.message import decode, encode_parts
 from millstream.protocols.kafka.codec.primitives import Buffer
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import error_of
+from millstream.protocols.kafka.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from millstream.protocols.kafka.messages.versions import ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    import ssl
 
 FRAME_SIZE_MAX: Final = 128 * 1024 * 1024
 """Largest response that is read: twice the largest batch, because a response contains at least one
@@ -50,6 +61,10 @@ _CORRELATION_ID_SIZE = 4
 _CORRELATION_ID_MASK = 2**31 - 1
 _PARTS_MAX = 512
 """Buffers in one `sendmsg` call. Linux allows 1,024; other systems may allow fewer."""
+
+_NONCE_BYTES = 24
+_TLS_JOINED_MAX = 64 * 1024
+"""Bytes of a request that are copied to be encrypted together."""
 
 _BY_REQUEST: Mapping[type, Api] = {api.request: api for api in APIS.values()}
 
@@ -84,6 +99,8 @@ class BrokerConnection:
         clock: Clock | None = None,
         deadline: Deadline | None = None,
         frame_size_max: int = FRAME_SIZE_MAX,
+        tls: ssl.SSLContext | None = None,
+        login: KafkaLogin | None = None,
     ) -> None:
         self.address = BrokerAddress(host, port)
         self._client_id = client_id.encode()
@@ -99,7 +116,12 @@ class BrokerConnection:
         """Finalized features of the node, with their levels."""
         deadline = deadline or self._deadline()
         self._socket = _connect(self.address, deadline)
+        self._is_tls = tls is not None
+        if tls is not None:
+            self._socket = _encrypted(self._socket, tls, self.address, deadline)
         self._negotiate(deadline)
+        if login is not None:
+            self._log_in(login, deadline)
 
     def __enter__(self) -> Self:
         return self
@@ -121,6 +143,8 @@ class BrokerConnection:
         """Return whether nothing is in flight and the node has not closed the connection."""
         if self._sent:
             return False
+        if self._is_tls:  # It cannot peek.
+            return _is_quiet(self._socket)
         try:
             self._socket.settimeout(0)
             self._socket.recv(1, socket.MSG_PEEK)
@@ -213,6 +237,29 @@ class BrokerConnection:
             return answer
         return self._ask_versions(max(0, last), deadline)
 
+    # Logging in.
+
+    def _log_in(self, login: KafkaLogin, deadline: Deadline) -> None:
+        try:
+            exchange = begin_login(login, secrets.token_bytes(_NONCE_BYTES))
+            mechanism = login.mechanism.value
+            handshake = self.call(SaslHandshakeRequest(mechanism=mechanism), deadline=deadline)
+            if handshake.error_code:
+                offered = ", ".join(handshake.mechanisms) or "none"
+                raise NotAuthenticated(f"{self.address} offers {offered}, not {mechanism}")
+            message = next(exchange)
+            while True:
+                request = SaslAuthenticateRequest(auth_bytes=message)
+                answer = self.call(request, deadline=deadline)
+                if answer.error_code:
+                    raise error_of(answer.error_code, f"{self.address}: {answer.error_message}")
+                message = exchange.send(bytes(answer.auth_bytes))
+        except StopIteration:
+            return
+        except BaseException:
+            self.close()
+            raise
+
     # Bytes.
 
     def _send(self, request: Any, api: Api, version: int, deadline: Deadline) -> None:
@@ -232,9 +279,7 @@ class BrokerConnection:
         while remaining:
             try:
                 self._set_timeout(deadline)
-                sent_size = self._socket.sendmsg(
-                    [remaining[at] for at in range(min(len(remaining), _PARTS_MAX))]
-                )
+                sent_size = self._send_some(remaining)
             except TimeoutError:
                 self._raise_unreachable(f"request could not be sent within {deadline.seconds:g} s")
             except OSError as error:
@@ -243,6 +288,15 @@ class BrokerConnection:
                 sent_size -= len(remaining.popleft())
             if sent_size:
                 remaining[0] = remaining[0][sent_size:]
+
+    def _send_some(self, parts: deque[memoryview]) -> int:
+        """Send the first bytes of `parts`; return how many."""
+        if not self._is_tls:
+            return self._socket.sendmsg([parts[at] for at in range(min(len(parts), _PARTS_MAX))])
+        # Small parts together, so that they share a record of TLS.
+        if sum(map(len, parts)) <= _TLS_JOINED_MAX:
+            return self._socket.send(b"".join(parts))
+        return self._socket.send(parts[0])
 
     def _receive_body(self, deadline: Deadline) -> tuple[_Sent, memoryview]:
         """Read one response, check its correlation id, and return its body."""
@@ -334,6 +388,28 @@ def _connect(address: BrokerAddress, deadline: Deadline) -> socket.socket:
         else:
             return connected
     raise NodeUnreachable(str(address), reason)
+
+
+def _encrypted(
+    plain: socket.socket, tls: ssl.SSLContext, address: BrokerAddress, deadline: Deadline
+) -> socket.socket:
+    """Return the socket after a TLS handshake."""
+    try:
+        plain.settimeout(deadline.left_s() or 1e-6)
+        return tls.wrap_socket(plain, server_hostname=address.host)
+    except OSError as error:
+        plain.close()
+        raise NodeUnreachable(str(address), f"no TLS connection: {error}") from None
+
+
+def _is_quiet(connected: socket.socket) -> bool:
+    """Return whether there is nothing to read; a closed connection counts as readable."""
+    poll = select.poll()
+    try:
+        poll.register(connected, select.POLLIN)
+        return not poll.poll(0)
+    except (OSError, ValueError):
+        return False
 
 
 def _describe(error: OSError) -> str:

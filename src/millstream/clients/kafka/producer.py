@@ -11,6 +11,7 @@ producer.commit()
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Self
 
 from millstream.clients.kafka.batch_sender import BatchSender
@@ -53,7 +54,13 @@ class TransactionalProducer:
         *,
         timeout_ms: int,
         in_flight_max: int = IN_FLIGHT_MAX,
+        on_acknowledged: Callable[[TopicPartition, int], None] | None = None,
     ) -> None:
+        """Get a producer id from the node.
+
+        `on_acknowledged` is called for each batch, in the order of its partition, with its first
+        offset. That is -1 (`batch_sender.NO_OFFSET`) if the node does not remember it.
+        """
         if not 1 <= in_flight_max <= IN_FLIGHT_MAX:
             raise InvalidConfig(
                 f"in_flight_max must be between 1 and {IN_FLIGHT_MAX}, got {in_flight_max}"
@@ -75,6 +82,7 @@ class TransactionalProducer:
             in_flight_max=in_flight_max,
             version_max=None if joins_by_produce else _PRODUCE_VERSION_BEFORE_JOINING,
             before_first=self._join,
+            on_acknowledged=on_acknowledged,
         )
 
     def __enter__(self) -> Self:

@@ -205,10 +205,7 @@ class PeerPool:
 
     def reset(self, node_id: int) -> None:
         """Close the breaker of a node; it is called again at once, whatever happened before."""
-        peer = self._peer(node_id)
-        peer.breaker.reset()
-        for purpose_pool in peer.pools.values():
-            purpose_pool.forget_failures()
+        self._peer(node_id).forget_failures()
 
     def forgive(self) -> None:
         """Close the breakers that failures have opened, and connect again without a pause.
@@ -217,9 +214,7 @@ class PeerPool:
         """
         for peer in self._peers.values():
             if not peer.breaker.is_tripped:
-                peer.breaker.reset()
-            for purpose_pool in peer.pools.values():
-                purpose_pool.forgive()
+                peer.forget_failures()
 
     def breaker_states(self) -> Mapping[int, BreakerState]:
         """Return the state of the breaker of each peer, by node id."""
@@ -289,6 +284,12 @@ class _Peer:
         for purpose_pool in self.pools.values():
             yield from purpose_pool.connections
 
+    def forget_failures(self) -> None:
+        """Close the breaker, and let the next attempts to connect begin at once."""
+        self.breaker.reset()
+        for purpose_pool in self.pools.values():
+            purpose_pool.forget_failures()
+
     def close(self) -> None:
         for purpose_pool in self.pools.values():
             purpose_pool.close()
@@ -347,10 +348,6 @@ class _PurposePool:
             self._ordered[key] = connection, count - 1
 
     # Connections.
-
-    def forgive(self) -> None:
-        """Forget that connections could not be made."""
-        self._failures, self._retry_at = 0, 0.0
 
     async def connection(self, deadline: float) -> PeerConnection:
         """Return the connection with the fewest requests, or a new one."""

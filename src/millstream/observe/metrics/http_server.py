@@ -35,7 +35,7 @@ HTTP_SERVER_METRICS: Sequence[MetricDeclaration[HttpServerState]] = (
         REFUSALS,
         "millstream_http_refused_connections_total",
         "Connections refused: too many in total, from one address, or for the descriptor limit"
-        " of the process.",
+        " of the process; or no TLS connection came about (tls).",
         lambda server, reason: server.counters.refused[reason],
     ),
     counter_by(
@@ -43,7 +43,8 @@ HTTP_SERVER_METRICS: Sequence[MetricDeclaration[HttpServerState]] = (
         CLOSE_REASONS,
         "millstream_http_closed_connections_total",
         "Connections closed by the node: a malformed request; a head, a body or any request"
-        " that came too late; a response that was not read (output); no memory.",
+        " that came too late; a response that was not read (output); no memory;"
+        " a certificate that names no user (tls).",
         lambda server, reason: server.counters.ended[reason],
     ),
     counter(

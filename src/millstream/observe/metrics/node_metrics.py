@@ -13,8 +13,10 @@ from prometheus_client import (
     generate_latest,
 )
 
+from millstream.broker.access.counters import AccessCounters
 from millstream.broker.broker import Broker
 from millstream.observe.loop_watch import LoopWatch
+from millstream.observe.metrics.access import ACCESS
 from millstream.observe.metrics.broker import BROKER, census_of
 from millstream.observe.metrics.group_lag import GROUPS, listed_progress
 from millstream.observe.metrics.health import HEALTH, NodeCondition
@@ -95,6 +97,7 @@ SECTIONS: Sequence[MetricSection[Any]] = (
     LOGS,
     METADATA,
     METADATA_DURATIONS,
+    ACCESS,
     TELEMETRY,
     *CLUSTER_SECTIONS,
 )
@@ -130,6 +133,7 @@ class NodeMetrics:
         self._peer_pool = peer_pool
         self._forwards = forwards
         self._replicas = replicas
+        self._no_access = AccessCounters()
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         PlatformCollector(registry=self._process)
@@ -164,6 +168,8 @@ class NodeMetrics:
         yield LOGS, listed_logs(broker.store)
         yield METADATA, [((), broker.metadata)]
         yield METADATA_DURATIONS, listed_metadata_durations(broker.metadata)
+        access = broker.access
+        yield ACCESS, [((), self._no_access if access is None else access.counters)]
         yield TELEMETRY, [((), self._telemetry)]
         if (server := self._peer_server) is not None:
             yield PEER_SERVER, [((), server)]

@@ -10,15 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.metrics.export import MetricsData
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.export import SpanExporter
 
 import millstream
-from millstream.config.schema import NodeConfig, TelemetryConfig
+from millstream.config.schema import NodeConfig
 from millstream.observe.metrics.metric import MetricReading
 from millstream.observe.metrics.telemetry import TelemetryCounters
+from millstream.observe.otel.exporters import make_metric_exporter, make_span_exporter
 from millstream.observe.otel.metric_points import metrics_data
 from millstream.observe.otel.sender import (
     BoundedSpanProcessor,
@@ -29,11 +29,6 @@ from millstream.observe.otel.sender import (
 )
 from millstream.observe.otel.spans import SpanTracer
 
-POINTS_PER_REQUEST_MAX = 10_000
-"""Numbers in one request: some megabytes. A node with a thousand partitions sends five such
-requests.
-"""
-
 _SDK = logging.getLogger("opentelemetry")
 
 
@@ -41,7 +36,10 @@ class TelemetryExport:
     """Sends the spans and metrics of one node. Made and used on the event loop."""
 
     def __init__(self, config: NodeConfig, counters: TelemetryCounters) -> None:
-        self._config = config.telemetry
+        telemetry = self._config = config.telemetry
+        # First: an extra may be missing.
+        span_exporter = make_span_exporter(telemetry) if telemetry.traces else None
+        metric_exporter = make_metric_exporter(telemetry) if telemetry.metrics else None
         self._counters = counters
         self._resource = resource_of(config)
         self._started_ns = time.time_ns()
@@ -50,14 +48,13 @@ class TelemetryExport:
         _SDK.propagate = False
         self._aborts: list[Callable[[], None]] = []
         """Functions that abort requests in flight."""
-        self.tracer = self._make_tracer() if self._config.traces else None
-        self._sender = self._make_sender() if self._config.metrics else None
+        self.tracer = None if span_exporter is None else self._make_tracer(span_exporter)
+        self._sender = None if metric_exporter is None else self._make_sender(metric_exporter)
         self._read: Callable[[], Iterator[MetricReading]] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._flushed: asyncio.Future[None] | None = None
 
-    def _make_tracer(self) -> SpanTracer:
-        exporter = OTLPSpanExporter(endpoint=endpoint_of(self._config, "traces"))
+    def _make_tracer(self, exporter: SpanExporter) -> SpanTracer:
         counted = CountingSpanExporter(
             exporter, self._counters, CollectorStatus("spans", self._last_message)
         )
@@ -67,11 +64,7 @@ class TelemetryExport:
         )
         return SpanTracer(spans, self._resource, ratio=self._config.traces_ratio)
 
-    def _make_sender(self) -> MetricsSender:
-        exporter = OTLPMetricExporter(
-            endpoint=endpoint_of(self._config, "metrics"),
-            max_export_batch_size=POINTS_PER_REQUEST_MAX,
-        )
+    def _make_sender(self, exporter: MetricExporter) -> MetricsSender:
         status = CollectorStatus("metrics", self._last_message)
         sender = MetricsSender(exporter, self._encode, self._counters, status)
         self._aborts.append(sender.abort)
@@ -148,11 +141,6 @@ class TelemetryExport:
         if not any(isinstance(handler, LastSdkMessage) for handler in _SDK.handlers):
             _SDK.propagate = True
         return is_flushed
-
-
-def endpoint_of(config: TelemetryConfig, signal: str) -> str | None:
-    """Return the URL for one signal; `None` leaves it to the SDK, which reads it from variables."""
-    return None if config.endpoint is None else f"{config.endpoint.rstrip('/')}/v1/{signal}"
 
 
 def resource_of(config: NodeConfig) -> Resource:

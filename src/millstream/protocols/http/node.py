@@ -17,6 +17,8 @@ class MachineShape(Struct, kw_only=True):
     python: str
     kernel: str
     cpus: int
+    cpu_list: str
+    """Numbers of the processors that the node may run on, such as `0-3,6`."""
     cpu_quota: float | None
     """Number of processors that it may use, if a cgroup limits that."""
     checksums: str
@@ -27,6 +29,13 @@ class MachineShape(Struct, kw_only=True):
     descriptors_max: int
     memory_bytes: int | None
     """Memory of the machine, or the limit of the cgroup."""
+    page_bytes: int
+    maps_max: int | None
+    """Files that the process may map into memory at the same time."""
+    clock_source: str
+    """What the kernel reads the time from."""
+    warnings: list[str]
+    """What is unsuitable for a node, a sentence each."""
 
 
 class OpenedShape(Struct, kw_only=True):
@@ -59,6 +68,8 @@ class NodeAnswer(Struct, kw_only=True):
     """The data directory, on the machine of the node."""
     commits: str
     """What waits for the disk: `kernel` or `threads`."""
+    durability: str
+    """Default durability class of topics."""
     event_loop: str
     machine: MachineShape
     opened: OpenedShape

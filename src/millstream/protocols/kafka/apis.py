@@ -110,6 +110,12 @@ from millstream.protocols.kafka.messages.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from millstream.protocols.kafka.messages.scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 from millstream.protocols.kafka.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -208,6 +214,8 @@ _MESSAGES: Mapping[int, tuple[type[Any], type[Any]]] = {
     47: (OffsetDeleteRequest, OffsetDeleteResponse),
     48: (DescribeClientQuotasRequest, DescribeClientQuotasResponse),
     49: (AlterClientQuotasRequest, AlterClientQuotasResponse),
+    50: (DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse),
+    51: (AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
     60: (DescribeClusterRequest, DescribeClusterResponse),
     61: (DescribeProducersRequest, DescribeProducersResponse),
     65: (DescribeTransactionsRequest, DescribeTransactionsResponse),

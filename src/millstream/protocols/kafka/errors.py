@@ -37,6 +37,14 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
         errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
         errors.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
         errors.InvalidRegex: ErrorCode.INVALID_REGULAR_EXPRESSION,
+        # The caller is not known, or has no right to do this.
+        errors.NotAuthenticated: ErrorCode.SASL_AUTHENTICATION_FAILED,
+        errors.AccessDenied: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        errors.TopicAccessDenied: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        errors.GroupAccessDenied: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        errors.ClusterAccessDenied: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        errors.TransactionalIdAccessDenied: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        errors.UnknownCredential: ErrorCode.RESOURCE_NOT_FOUND,
         # The records are wrong.
         errors.InvalidBatch: ErrorCode.CORRUPT_MESSAGE,
         errors.BatchTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
@@ -113,6 +121,7 @@ _PREFERRED: Mapping[ErrorCode, type[errors.MillstreamError]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: errors.UnknownTopic,
     ErrorCode.CONCURRENT_TRANSACTIONS: errors.ConcurrentTransaction,
     ErrorCode.NOT_COORDINATOR: errors.NotCoordinator,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: errors.ClusterAccessDenied,
 }
 """Codes that several errors share, with the error that a client raises."""
 

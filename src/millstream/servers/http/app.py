@@ -22,7 +22,7 @@ from millstream.config.schema import ConsoleAccess, HttpConfig
 from millstream.servers.http.console.console_files import console_pages
 from millstream.servers.http.counters import HttpCounters
 from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
-from millstream.servers.http.handlers import node, pipelines, producers, quotas, records
+from millstream.servers.http.handlers import access, node, pipelines, producers, quotas, records
 from millstream.servers.http.handlers.cluster import breakers, changes, replica_segments, status
 from millstream.servers.http.handlers.groups import groups, offset_resets
 from millstream.servers.http.handlers.health import Health, health_operations
@@ -45,6 +45,7 @@ from millstream.servers.http.live import sse, websocket
 from millstream.servers.http.live.live_delivery import LiveDelivery
 from millstream.servers.http.routing.http_app import HttpApp
 from millstream.servers.http.routing.openapi import document
+from millstream.servers.http.routing.operation_access import OPEN
 from millstream.servers.http.routing.operations import HttpOperation, Media
 from millstream.servers.http.routing.request import HttpContext, HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -79,6 +80,7 @@ OPERATIONS: tuple[HttpOperation, ...] = (
     *changes.OPERATIONS,
     *breakers.OPERATIONS,
     *quotas.OPERATIONS,
+    *access.OPERATIONS,
 )
 """The operations that need a broker."""
 
@@ -127,6 +129,7 @@ def make_app(
         meter=QuotaMeter(broker.quotas, broker.clock, counters),
         node=node,
         forwarder=forwarder,
+        access=broker.access,
     )
     context.shutdown.watch(broker.streams.end_waits)
     return HttpApp(
@@ -199,6 +202,7 @@ def _description(operations: list[HttpOperation]) -> HttpOperation:
         "Get this document",
         {HTTPStatus.OK: media},
         tag="node",
+        access=OPEN,
     )
     described = (*operations, operation)
     return operation

@@ -13,12 +13,13 @@ SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 OTHER = "other"
 """The route of requests that matched none: clients choose paths, so all of these are one line."""
 
-REFUSALS = ("connections", "address", "descriptors")
-"""Limits that a refused connection exceeded: all connections, those of its address, descriptors."""
+REFUSALS = ("connections", "address", "descriptors", "tls")
+"""Limits that a refused connection exceeded: all connections, those of its address, descriptors; or
+there was no TLS connection."""
 
-CLOSE_REASONS = ("malformed", "head", "body", "idle", "output", "memory")
-"""Why the server closed a connection: the input was malformed or late, the output was not read, or
-there was no memory for it.
+CLOSE_REASONS = ("malformed", "head", "body", "idle", "output", "memory", "tls")
+"""Why the server closed a connection: the input was malformed or late, the output was not read,
+there was no memory for it, or the certificate of the client names no user.
 """
 
 

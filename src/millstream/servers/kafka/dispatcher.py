@@ -15,6 +15,7 @@ from millstream.protocols.kafka.codec.message import decode
 from millstream.protocols.kafka.header import decode_request_header
 from millstream.servers.block_pool import ReceiveBlock
 from millstream.servers.deferred_response import DeferredResponse
+from millstream.servers.kafka.access_table import NEEDS
 from millstream.servers.kafka.counters import KafkaCounters, RequestCounter
 from millstream.servers.kafka.fast_produce import PendingFastProduce, begin_fast_produce
 from millstream.servers.kafka.fetch_session import FetchSessions
@@ -38,6 +39,9 @@ A coroutine delays the requests behind it, so that those of one connection take 
 
 _PRODUCE = APIS[PRODUCE_KEY].name
 
+SASL_KEYS = (17, 36)
+"""SaslHandshake and SaslAuthenticate."""
+
 DECODED_FACTOR = 8
 """Memory of a decoded request, per byte of its frame, without records: small values take much."""
 
@@ -57,16 +61,18 @@ class Dispatcher:
         tracer: Tracer | None = None,
     ) -> None:
         self._broker = broker
+        self._access = broker.access
         self._config = config
         self._fetch_sessions = fetch_sessions
         self._response_memory = response_memory
         self._tracer = tracer
         self._tasks = BackgroundTasks()
         self._routes = {
-            key: (APIS[key], handler, RequestCounter()) for key, handler in handlers.items()
+            key: (APIS[key], handler, RequestCounter(), NEEDS[key])
+            for key, handler in handlers.items()
         }
         self._produced = self._routes[PRODUCE_KEY][2]
-        counters.requests = {api.name: counter for api, _, counter in self._routes.values()}
+        counters.requests = {api.name: counter for api, _, counter, _ in self._routes.values()}
 
     def begin(
         self, connection: KafkaProtocol, frame: memoryview, block: ReceiveBlock
@@ -84,7 +90,7 @@ class Dispatcher:
         route = self._routes.get(key)
         if route is None:
             raise MalformedRequest(f"unknown API key {key}")
-        api, handler, counter = route
+        api, handler, counter, needs = route
         versions = api.versions
         is_supported = versions.first <= version <= versions.last
         if not is_supported and key != API_VERSIONS_KEY:
@@ -99,10 +105,15 @@ class Dispatcher:
             self._fetch_sessions,
             version if is_supported else 0,
             client_id or "",
-            connection.principal,
+            connection.caller,
             connection.host,
-            response_memory=self._response_memory,
+            self._response_memory,
+            0,
+            self._access,
+            needs,
         )
+        if key in SASL_KEYS:
+            context.login = connection.login()
         span = tracer.begin(api.name) if tracer is not None and key != PRODUCE_KEY else span
         pending = PendingRequest(
             connection, block, api, correlation_id, context, counter, began, span

@@ -72,7 +72,10 @@ def begin_fast_produce(  # noqa: PLR0917 - called once for each request.
         return None
     try:
         partition = _partition_of(request, broker)
-        if partition is None:
+        access = broker.access
+        if partition is None or not (
+            access is None or access.may_write(connection.caller, partition.topic)
+        ):
             return None
         pending = PendingFastProduce(
             connection, block, request, partition, broker.cluster, counter, began, span

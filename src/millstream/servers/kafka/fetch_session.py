@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from millstream.broker.access.principal import Principal
 from millstream.protocols.kafka.error_codes import ErrorCode
 
 NO_SESSION = 0
@@ -59,7 +60,7 @@ class FetchSession:
 
     __slots__ = ("epoch", "id", "partitions", "principal", "used_at", "uses_topic_ids")
 
-    def __init__(self, *, number: int, principal: str, uses_topic_ids: bool) -> None:
+    def __init__(self, *, number: int, principal: Principal, uses_topic_ids: bool) -> None:
         self.id = number
         self.epoch = 1
         """Epoch that the next fetch must have."""
@@ -104,7 +105,12 @@ class FetchSessions:
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def begin(
-        self, requested: list[CachedPartition], *, principal: str, uses_topic_ids: bool, now: float
+        self,
+        requested: list[CachedPartition],
+        *,
+        principal: Principal,
+        uses_topic_ids: bool,
+        now: float,
     ) -> FetchSession | None:
         """Start a session, if the limits allow one."""
         if self._sessions_max == 0 or self.partition_count + len(requested) > PARTITIONS_MAX:
@@ -123,7 +129,7 @@ class FetchSessions:
         return session
 
     def resume(
-        self, number: int, epoch: int, *, principal: str, uses_topic_ids: bool, now: float
+        self, number: int, epoch: int, *, principal: Principal, uses_topic_ids: bool, now: float
     ) -> FetchSession | ErrorCode:
         """Return the session that a fetch resumes, or the error if it cannot."""
         session = self._sessions.get(number)
@@ -138,7 +144,7 @@ class FetchSessions:
         self._sessions.move_to_end(number)
         return session
 
-    def end(self, number: int, *, principal: str) -> None:
+    def end(self, number: int, *, principal: Principal) -> None:
         """End a session, if it belongs to the caller."""
         session = self._sessions.get(number)
         if session is not None and session.principal == principal:

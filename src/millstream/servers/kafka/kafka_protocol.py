@@ -12,17 +12,21 @@ Responses that are ready in one turn of the loop are sent in one write.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from millstream.broker.quota_rules import ANONYMOUS
+from millstream.broker.access.caller import NOBODY, Caller
+from millstream.broker.access.principal import USER, Principal
 from millstream.errors import MalformedRequest, MillstreamError
 from millstream.records.batch import Bytes
 from millstream.servers.frame_connection import FrameConnection
 from millstream.servers.frame_receiver import FrameReceiver
 from millstream.servers.kafka.backlogs import ARRIVAL_REQUESTS_MAX, TURN_REQUESTS_MAX
 from millstream.servers.kafka.fast_produce import PendingFastProduce
+from millstream.servers.kafka.logins import ConnectionLogin
 from millstream.servers.kafka.pending_request import PendingRequest
+from millstream.servers.tls import certificate_holder, close_idle
 
 if TYPE_CHECKING:
     from millstream.config.schema import KafkaConfig
@@ -55,13 +59,31 @@ class KafkaProtocol(FrameConnection):
         end of the turn."""
         self._is_writing_paused = False
         self._throttled_until = 0.0
-        self.principal = ANONYMOUS
+        self._is_ending = False
+        self._login: ConnectionLogin | None = None
+        self.caller = NOBODY
+        """Who sends the requests: replaced when the client connects, and when it logs in."""
         self.client_id = ""
         """Of the last request that was not a plain produce."""
         self._unread_bytes = 0
         """Bytes of responses since the socket last had taken all."""
 
     # The connection.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept the connection. The client is whom its certificate names, until it logs in."""
+        super().connection_made(transport)
+        if self._listener.access is not None:
+            self.caller = Caller(host=self.host)
+        holder = certificate_holder(transport, self._listener.principal_rules)
+        if holder is None or self._is_closing:
+            return
+        if holder.user is None:
+            self.close(f"tls.principal_rules name no user for {holder.name[:200]!r}")
+            return
+        self.caller = Caller(Principal(USER, holder.user), self.host)
+        if self._listener.access is not None:
+            self._listener.access.note_login(self.caller, "certificate")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything. What was appended stays appended."""
@@ -97,9 +119,32 @@ class KafkaProtocol(FrameConnection):
             self._close_if_drained()
 
     def _close_if_drained(self) -> None:
-        if self._listener.is_draining and not self._requests and self._transport is not None:
+        is_last = self._is_ending or self._listener.is_draining
+        if is_last and not self._requests and self._transport is not None:
             self._is_closing = True
-            self._transport.close()
+            close_idle(self._transport)
+
+    # Logging in.
+
+    def login(self) -> ConnectionLogin | None:
+        """Return the logins of this connection; `None` if the node has none."""
+        if self._login is None and self._listener.logins is not None:
+            self._login = ConnectionLogin(self._listener.logins, self)
+        return self._login
+
+    def log_in(self, caller: Caller, session_ms: int) -> None:
+        """Let a caller send requests from now on, for so long if it is not 0."""
+        self.caller = caller
+        if session_ms:
+            self._loop.call_later(session_ms / 1000, self._end_session, caller)
+
+    def _end_session(self, caller: Caller) -> None:
+        if self.caller is caller:
+            self.close(f"{caller.principal} has not logged in again in time")
+
+    def end(self) -> None:
+        """Start no more requests, and close the connection when the responses are sent."""
+        self._is_ending = True
 
     # Reading.
 
@@ -187,6 +232,7 @@ class KafkaProtocol(FrameConnection):
     def _may_begin(self) -> bool:
         return (
             not self._pauses
+            and not self._is_ending
             and not self._is_writing_paused
             and self._held_bytes < self._config.output_bytes_max
             and len(self._requests) < self._config.requests_in_flight_max
@@ -270,7 +316,7 @@ class KafkaProtocol(FrameConnection):
             self._begin_backlog()
         if not self._is_reading:
             self._update_flow_control()
-        if self._listener.is_draining:
+        if self._is_ending or self._listener.is_draining:
             self._close_if_drained()
 
     def pause_writing(self) -> None:

@@ -102,10 +102,6 @@ class PeerListener(FrameListener[PeerProtocol]):
             )
         return await super().listen(host, port)
 
-    def use_tls(self, context: ssl.SSLContext) -> None:
-        """Use another context for new connections: certificates have changed."""
-        self._acceptor.use_tls(context)
-
     def unsent_bytes(self) -> int:
         """Return the bytes of responses that wait to be read by peers, about."""
         return sum(connection.unsent_bytes for connection in self.slow)

@@ -28,6 +28,7 @@ from millstream.servers.http.forwarding.forwarded_requests import ForwardedReque
 from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
 from millstream.servers.http.routing.bodies import read_bytes
 from millstream.servers.http.routing.http_app import HttpApp
+from millstream.servers.http.routing.operation_access import OPEN
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpContext, HttpRequest
 from millstream.servers.http.routing.site_rules import SiteRules
@@ -105,6 +106,7 @@ def app_of(handler: Any, forwarder: Any = None, *, method: str = "POST") -> Http
         handler,
         "Do",
         {},
+        OPEN,
         is_forwarded=True,
         end_event=(lambda _: b"event: end\n\n") if method == "GET" else None,
     )

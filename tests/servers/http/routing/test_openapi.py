@@ -57,7 +57,7 @@ def entry(described: Any, one: HttpOperation) -> Any:
 
 def test_every_route_is_in_the_document_save_the_pages_of_the_console() -> None:
     streams = SimpleNamespace(end_waits=lambda: None)
-    broker: Any = SimpleNamespace(clock=ManualClock(), streams=streams, quotas=None)
+    broker: Any = SimpleNamespace(clock=ManualClock(), streams=streams, quotas=None, access=None)
     app = make_app(lambda: HEALTH, lambda: (), broker)
     routes = {
         (method, path.template) for path in app.router.paths.values() for method in path.methods

@@ -6,6 +6,7 @@ import pytest
 from starlette.responses import Response
 
 from millstream.servers.http.app import OPERATIONS
+from millstream.servers.http.routing.operation_access import OPEN
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.router import Router
@@ -18,7 +19,7 @@ async def handler(_: HttpRequest) -> Response:
 def router(*operations: str) -> Router:
     """Return a router over operations such as `GET /a`."""
     split = [operation.split() for operation in operations]
-    return Router(HttpOperation(method, path, handler, "Test", {}) for method, path in split)
+    return Router(HttpOperation(method, path, handler, "Test", {}, OPEN) for method, path in split)
 
 
 ROUTER = router(

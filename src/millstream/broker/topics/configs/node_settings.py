@@ -116,8 +116,8 @@ def node_settings(
                 SettingType.INT,
                 str(default_factor),
                 str(default_factor),
-                "Replicas of a topic that is created without a replication factor: 3, or as many"
-                " as there are nodes.",
+                "Replicas of a topic that is created without a replication factor: as many as"
+                " topics.replicas says, or as there are nodes.",
             ),
         ],
         key=lambda setting: setting.name,

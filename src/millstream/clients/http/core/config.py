@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from millstream.clients.tls import ClientTls
 from millstream.config.units import KIB, MIB
 from millstream.errors import InvalidConfig
 
 CLIENT_ID_LENGTH_MAX = 255
 """Longest client id that a node accepts."""
+
+
+_TEXTS = ("client_id", "tls", "token", "token_file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,14 @@ class ClientConfig:
     """Name that the client sends with each request. The node charges requests to the quotas of that
     name, so programs that need separate quotas need separate names.
     """
+
+    token: str | None = field(default=None, repr=False)
+    """Token with which the client logs in, at a node with logins. Without it and `token_file`, that
+    of the variable `MILLSTREAM_TOKEN`, or of the file that `MILLSTREAM_TOKEN_FILE` names.
+    """
+
+    token_file: str | None = None
+    """File that has the token."""
 
     timeout_s: float = 30.0
     """Deadline of a call, including all attempts and pauses."""
@@ -72,6 +84,9 @@ class ClientConfig:
     wait for capacity.
     """
 
+    tls: ClientTls = field(default_factory=ClientTls)
+    """Authorities that are trusted, and the certificate that is shown, for `https://`."""
+
     def __post_init__(self) -> None:
         is_name = self.client_id.isprintable() and self.client_id == self.client_id.strip(" ")
         if not is_name or len(self.client_id) > CLIENT_ID_LENGTH_MAX:
@@ -81,7 +96,7 @@ class ClientConfig:
             )
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if name != "client_id" and not value > 0:
+            if name not in _TEXTS and not value > 0:
                 raise InvalidConfig(f"{name} must be above 0, got {value}")
         if self.pause_s_min > self.pause_s_max:
             raise InvalidConfig(

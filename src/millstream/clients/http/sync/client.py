@@ -64,7 +64,8 @@ class Client:
         a node fails or is not available, the client goes on with the next one.
 
         The client does not follow redirects and does not read proxy settings from the environment.
-        `tls` replaces the default certificate store for `https://`. With `acknowledgements`, every
+        For `https://`, `config.tls` names the files of certificates, which a context `tls`
+        replaces. With `acknowledgements`, every
         appended record is written to that file before `append` returns; the caller closes the file.
         The remaining arguments are for tests.
         """

@@ -13,6 +13,7 @@ from millstream.clients.http.core.address import NodeUrl
 from millstream.clients.http.core.config import ClientConfig
 from millstream.clients.http.core.request import Request
 from millstream.clients.http.core.response import ClientResponse
+from millstream.clients.http.core.token import token_of
 from millstream.clients.http.transport.http1 import answer_of, head_of
 from millstream.clock import Clock
 from millstream.errors import InvalidRequest, NodeUnreachable
@@ -33,8 +34,9 @@ class AsyncConnectionPool:
     ) -> None:
         self._address = address
         self._config = config
+        self._token = token_of(config)
         self._clock = clock
-        self._tls = tls or (ssl.create_default_context() if address.is_tls else None)
+        self._tls = tls or (config.tls.context() if address.is_tls else None)
         self._idle: deque[AsyncConnection] = deque()
         self._open: set[AsyncConnection] = set()
         self._slots = asyncio.Semaphore(config.connections_max)
@@ -84,7 +86,7 @@ class AsyncConnectionPool:
         await asyncio.gather(*(connection.ended for connection in connections))
 
     def _encoded(self, request: Request) -> list[bytes]:
-        head = head_of(request, self._address, self._config.client_id)
+        head = head_of(request, self._address, self._config.client_id, self._token)
         return [head, request.body] if request.body else [head]
 
     def _reader(self, body_size_max: int) -> ResponseReader:

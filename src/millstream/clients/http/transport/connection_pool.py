@@ -17,6 +17,7 @@ from millstream.clients.http.core.address import NodeUrl
 from millstream.clients.http.core.config import ClientConfig
 from millstream.clients.http.core.request import Request
 from millstream.clients.http.core.response import ClientResponse
+from millstream.clients.http.core.token import token_of
 from millstream.clients.http.transport.http1 import answer_of, head_of
 from millstream.clock import Clock
 from millstream.errors import InvalidRequest, MalformedAnswer, NodeUnreachable
@@ -30,9 +31,15 @@ _PIECE = 256 * 1024
 
 class HttpConnection:
     def __init__(
-        self, connected: socket.socket, address: NodeUrl, client_id: str, clock: Clock
+        self,
+        connected: socket.socket,
+        address: NodeUrl,
+        client_id: str,
+        token: str | None,
+        clock: Clock,
     ) -> None:
         self._socket = connected
+        self._token = token
         self._client_id = client_id
         self._address = address
         self._clock = clock
@@ -41,7 +48,7 @@ class HttpConnection:
     def send(self, request: Request, deadline: float) -> None:
         """Send a request. If this raises, the node did not get all of it and did not execute it."""
         self._wait_until(deadline)
-        head = head_of(request, self._address, self._client_id)
+        head = head_of(request, self._address, self._client_id, self._token)
         try:
             if len(request.body) > _PIECE:
                 self._socket.sendall(head)
@@ -101,8 +108,9 @@ class ConnectionPool:
     ) -> None:
         self._address = address
         self._config = config
+        self._token = token_of(config)
         self.clock = clock
-        self._tls = tls or (_default_tls() if address.is_tls else None)
+        self._tls = tls or (config.tls.context() if address.is_tls else None)
         self._idle: deque[HttpConnection] = deque()
         self._open: set[HttpConnection] = set()
         self._slots = threading.BoundedSemaphore(config.connections_max)
@@ -219,7 +227,9 @@ class ConnectionPool:
                 connected = _wrapped(connected, self._tls, self._address.host)
         except OSError as error:
             raise self.lost(f"cannot connect: {error}", may_be_done=False) from error
-        connection = HttpConnection(connected, self._address, self._config.client_id, self.clock)
+        connection = HttpConnection(
+            connected, self._address, self._config.client_id, self._token, self.clock
+        )
         with self._lock:
             self._open.add(connection)
             is_closed = self._is_closed
@@ -247,12 +257,6 @@ class ConnectionPool:
     def lost(self, reason: str, *, may_be_done: bool) -> NodeUnreachable:
         """Return the error for a missing response."""
         return NodeUnreachable(str(self._address), reason, may_be_done=may_be_done)
-
-
-def _default_tls() -> ssl.SSLContext:
-    import ssl  # noqa: PLC0415 - OpenSSL takes ten milliseconds to load, and most nodes need none.
-
-    return ssl.create_default_context()
 
 
 def _wrapped(plain: socket.socket, tls: ssl.SSLContext, host: str) -> socket.socket:

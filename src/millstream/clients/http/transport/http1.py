@@ -9,13 +9,17 @@ from millstream.clients.http.transport.trace_context import traceparent
 from millstream.http1.response_reader import ResponseReader
 
 
-def head_of(request: Request, address: NodeUrl, client_id: str = "") -> bytes:
+def head_of(
+    request: Request, address: NodeUrl, client_id: str = "", token: str | None = None
+) -> bytes:
     """Return the request line and headers."""
     lines = [
         f"{request.method} {address.prefix}{request.path} HTTP/1.1",
         f"host: {address.authority}",
         *(f"{name}: {value}" for name, value in request.headers),
     ]
+    if token is not None:
+        lines.append(f"authorization: Bearer {token}")
     if (trace := traceparent()) is not None:
         lines.append(f"traceparent: {trace}")
     if request.body or request.method in {"POST", "PUT"}:

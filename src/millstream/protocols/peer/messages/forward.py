@@ -45,6 +45,9 @@ class ForwardRequest:
     scheme: str = wire(STRING, default="http")
     client_address: str = wire(STRING, default="")
     principal: str = wire(STRING, default="")
+    """Who sends it, as the node has found out that has the client: `User:alice`."""
+    token_id: str = wire(STRING, default="", since=0, tag=0)
+    """The token by which the client has logged in; empty if there is none."""
     headers: tuple[ForwardHeader, ...] = wire(ARRAY(ForwardHeader), default=())
     body: Records | None = wire(RECORDS, default=None)
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from millstream.servers.http.routing.operation_access import OPEN
 from millstream.servers.http.routing.operations import HttpOperation, Media
 from millstream.servers.http.routing.request import HttpRequest
 
@@ -110,8 +111,10 @@ def console_pages() -> list[HttpOperation]:
     page = {HTTPStatus.OK: Media("text/html", "The console")}
     files_by_status = {HTTPStatus.OK: Media("text/javascript", "A file of the console")}
     return [
-        HttpOperation("GET", "/", show_console, "Get the console", page, tag="console"),
-        HttpOperation("GET", "/docs", show_api, "Get the page of the API", page, tag="console"),
+        HttpOperation("GET", "/", show_console, "Get the console", page, OPEN, tag="console"),
+        HttpOperation(
+            "GET", "/docs", show_api, "Get the page of the API", page, OPEN, tag="console"
+        ),
         HttpOperation(
             "GET",
             "/console/{file:path}",
@@ -119,6 +122,7 @@ def console_pages() -> list[HttpOperation]:
             "Get a file of the console",
             files_by_status,
             tag="console",
+            access=OPEN,
         ),
     ]
 

@@ -22,6 +22,7 @@ from millstream.protocols.peer.messages.forward import (
     ForwardRequest,
     ForwardResponse,
 )
+from millstream.servers.http.routing.callers import FORWARDED_CALLER
 from millstream.servers.http.routing.request import FORWARDED
 from millstream.servers.peer.peer_context import PeerContext
 from millstream.storage.disk.background_tasks import BackgroundTasks
@@ -178,4 +179,5 @@ def forwarded_scope(request: ForwardRequest, context: PeerContext) -> dict[str, 
         "raw_path": bytes(raw_path),
         "query_string": bytes(query),
         FORWARDED: context.node_id,
+        FORWARDED_CALLER: (request.principal, request.token_id),
     }

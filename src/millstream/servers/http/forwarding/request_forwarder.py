@@ -24,6 +24,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from millstream.broker.access.caller import Caller
+from millstream.broker.access.principal import ANONYMOUS
 from millstream.broker.quotas import QuotaKind
 from millstream.cluster.forwarding.counters import ForwardCounters
 from millstream.errors import (
@@ -43,6 +45,7 @@ from millstream.protocols.peer.messages.forward import (
     ForwardRequest,
     ForwardResponse,
 )
+from millstream.servers.http.routing.callers import CALLER
 from millstream.servers.http.routing.operations import (
     TAKEOVER_SECONDS,
     TAKEOVER_SECONDS_MAX,
@@ -72,8 +75,18 @@ HOLD_SECONDS_MAX = 10.0
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
-_LEFT_OUT = frozenset({b"connection", b"expect", b"keep-alive", b"transfer-encoding", b"upgrade"})
-"""Headers that are about the connection, not about the request."""
+_LEFT_OUT = frozenset(
+    {
+        b"authorization",
+        b"connection",
+        b"expect",
+        b"keep-alive",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Headers that are about the connection, not about the request; and the secret of the caller, who
+is named to the other node instead."""
 
 Refusal = NotLeader | NotCoordinator
 """Says that this node did nothing, and which one is responsible."""
@@ -174,7 +187,12 @@ class RequestForwarder:
         """
         if not self.may_forward(refusal):
             raise refusal
+        principal, token_id = _identity(request)
+        client = request.scope.get("client")
         message = ForwardRequest(
+            principal=principal,
+            token_id=token_id,
+            client_address="" if client is None else str(client[0]),
             method=method,
             target=path.encode("ascii"),
             headers=(
@@ -287,19 +305,29 @@ def body_of(response: ForwardResponse) -> bytes:
     return bytes(body)
 
 
+def _identity(request: HTTPConnection) -> tuple[str, str]:
+    """Return the principal of a request, and the id of its token."""
+    caller: Caller | None = request.scope.get(CALLER)
+    if caller is None:
+        return str(ANONYMOUS), ""
+    return str(caller.principal), "" if caller.token is None else caller.token.id
+
+
 def forward_request(request: HttpRequest, body: bytes) -> ForwardRequest:
     """Return a request of a client as it is sent to another node."""
     scope = request.scope
     query: bytes = scope["query_string"]
     path: bytes = scope["raw_path"]
     client = scope.get("client")
+    principal, token_id = _identity(request)
     return ForwardRequest(
         hops=1,
         method=scope["method"],
         target=path + b"?" + query if query else path,
         scheme=scope.get("scheme", "http"),
         client_address="" if client is None else str(client[0]),
-        principal=request.usage.principal,
+        principal=principal,
+        token_id=token_id,
         headers=tuple(
             ForwardHeader(name=name, value=value)
             for name, value in scope["headers"]

@@ -11,7 +11,10 @@ from typing import NamedTuple
 from msgspec import Struct
 from starlette.responses import Response
 
+from millstream.broker.access.resources import CLUSTER, Operation
 from millstream.broker.problems import Problem
+from millstream.errors import NotAuthenticated
+from millstream.servers.http.routing.operation_access import OPEN, cluster_access
 from millstream.servers.http.routing.operations import Answer, HttpOperation, Media
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -19,6 +22,8 @@ from millstream.servers.http.routing.responses import json_response
 OPEN_METRICS = "application/openmetrics-text"
 OPEN_METRICS_TEXT = f"{OPEN_METRICS}; version=1.0.0; charset=utf-8"
 _COUNTER_DECLARATION = re.compile(r"# HELP (\w+)_total (.*\n)# TYPE \1_total counter")
+
+_HIDDEN = "shown to those who may describe the cluster"
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """The format that every version of Prometheus reads."""
@@ -63,16 +68,17 @@ def health_operations(
         """Answer as long as the event loop runs."""
         return json_response(HealthAnswer("live"))
 
-    async def startup(_: HttpRequest) -> Response:
+    async def startup(request: HttpRequest) -> Response:
         """Return whether the node has started, and what it waits for if not."""
         current = health()
         problems = () if current.is_started else current.problems
-        return _status(current.is_started, "started", "starting", problems)
+        return _status(current.is_started, "started", "starting", _shown(problems, request))
 
-    async def ready(_: HttpRequest) -> Response:
+    async def ready(request: HttpRequest) -> Response:
         """Return whether clients are served, and the problems if not."""
         current = health()
-        return _status(current.is_ready, "ready", "not ready", current.problems)
+        problems = _shown(current.problems, request)
+        return _status(current.is_ready, "ready", "not ready", problems)
 
     async def metrics(request: HttpRequest) -> Response:
         """Return all metrics in the Prometheus text format, or in OpenMetrics if it is accepted."""
@@ -111,11 +117,34 @@ def health_operations(
                 answers,
                 tag="node",
                 answer_example={"status": good, "problems": []},
+                access=OPEN,
             )
             for path, handler, summary, answers, good in checks
         ),
-        HttpOperation("GET", "/metrics", metrics, "Get metrics", text, tag="node"),
+        HttpOperation(
+            "GET",
+            "/metrics",
+            metrics,
+            "Get metrics",
+            text,
+            tag="node",
+            access=cluster_access(Operation.DESCRIBE),
+        ),
     ]
+
+
+def _shown(problems: Sequence[Problem], request: HttpRequest) -> Sequence[Problem]:
+    """Return problems for the caller: without words, which may name topics, for strangers."""
+    context = request.context
+    if context is None or context.access is None:
+        return problems
+    try:
+        is_known = request.may(Operation.DESCRIBE, CLUSTER)
+    except NotAuthenticated:  # A probe with an old token still learns the state.
+        is_known = False
+    if is_known:
+        return problems
+    return [problem._replace(message=_HIDDEN) for problem in problems]
 
 
 def _open_metrics(piece: str) -> str:

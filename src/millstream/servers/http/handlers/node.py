@@ -7,8 +7,10 @@ from typing import Protocol
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.errors import Unavailable
 from millstream.protocols.http.node import ConnectionsAnswer, HistoryAnswer, NodeAnswer
+from millstream.servers.http.routing.operation_access import cluster_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -59,12 +61,17 @@ _MACHINE = {
     "python": "CPython 3.12.3",
     "kernel": "Linux 6.8.0",
     "cpus": 2,
+    "cpu_list": "0-1",
     "cpu_quota": None,
     "checksums": "hardware",
     "file_system": "ext4",
     "free_bytes": 250_000_000_000,
     "descriptors_max": 1_048_576,
     "memory_bytes": 8_000_000_000,
+    "page_bytes": 4096,
+    "maps_max": 65_530,
+    "clock_source": "tsc",
+    "warnings": [],
 }
 
 OPERATIONS = (
@@ -87,6 +94,7 @@ OPERATIONS = (
             "advertised": "127.0.0.1:9092",
             "data": "millstream-data",
             "commits": "threads",
+            "durability": "fsync",
             "event_loop": "uvloop 0.22",
             "machine": _MACHINE,
             "opened": {"logs": 3, "scanned_bytes": 0, "damaged_logs": 0},
@@ -99,6 +107,7 @@ OPERATIONS = (
             "watchers": 1,
             "console": "read",
         },
+        access=cluster_access(Operation.DESCRIBE),
     ),
     HttpOperation(
         "GET",
@@ -123,6 +132,7 @@ OPERATIONS = (
                 }
             ],
         },
+        access=cluster_access(Operation.DESCRIBE),
     ),
     HttpOperation(
         "GET",
@@ -149,5 +159,6 @@ OPERATIONS = (
                 "memory_bytes": [90_000_000, 90_100_000],
             },
         },
+        access=cluster_access(Operation.DESCRIBE),
     ),
 )

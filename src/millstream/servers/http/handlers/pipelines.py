@@ -17,12 +17,14 @@ from typing import Literal, NamedTuple
 from msgspec import UNSET
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.transactions.publications import Publications, Publisher
 from millstream.errors import MalformedRequest
 from millstream.protocols.http.pipelines import PipelinesAnswer, PipelineShape, PipelinesQuery
 from millstream.protocols.kafka.pipeline_client_id import pipeline_of
 from millstream.servers.http.handlers.coordinator_lists import ask_coordinators
 from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.operation_access import cluster_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import FORWARDED, HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -209,5 +211,6 @@ OPERATIONS = (
             ],
             "next": None,
         },
+        access=cluster_access(Operation.DESCRIBE),
     ),
 )

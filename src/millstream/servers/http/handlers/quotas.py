@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from starlette.responses import Response
 
 from millstream.broker import quota_rules as quota
+from millstream.broker.access.resources import Operation
 from millstream.broker.quotas import DEFAULT, ClientQuotaEntity
 from millstream.errors import InvalidRequest
 from millstream.protocols.http.quotas import (
@@ -27,6 +28,7 @@ from millstream.protocols.http.quotas import (
     RemovalAnswer,
 )
 from millstream.servers.http.routing.bodies import read_message
+from millstream.servers.http.routing.operation_access import cluster_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -110,6 +112,7 @@ OPERATIONS = (
         {HTTPStatus.OK: QuotasAnswer},
         tag="quotas",
         answer_example={"quotas": [_EXAMPLE], "defaults": {}},
+        access=cluster_access(Operation.DESCRIBE_CONFIGS),
     ),
     HttpOperation(
         "PUT",
@@ -122,6 +125,7 @@ OPERATIONS = (
         tag="quotas",
         example={"client_id": "etl", "rates": {"producer_byte_rate": 1_048_576}},
         answer_example=_EXAMPLE,
+        access=cluster_access(Operation.ALTER_CONFIGS),
     ),
     HttpOperation(
         "DELETE",
@@ -134,5 +138,6 @@ OPERATIONS = (
         tag="quotas",
         example={"client_id": "etl"},
         answer_example={"removed": ["producer_byte_rate"]},
+        access=cluster_access(Operation.ALTER_CONFIGS),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from msgspec import UNSET
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.broker import Broker
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.record_page import NewRecordsWaiter, RecordPage, read_page
@@ -41,6 +43,7 @@ from millstream.records.cursor import cursor_prefix, decode_cursor
 from millstream.records.record import RECREATED, Gap, StoredRecord
 from millstream.servers.http.routing.bodies import in_thread_if, read_message, read_query
 from millstream.servers.http.routing.disconnect import DisconnectReason, watch_disconnect
+from millstream.servers.http.routing.operation_access import topic_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -283,19 +286,25 @@ def topic_of(request: HttpRequest) -> Topic:
 async def topic_to_write(request: HttpRequest) -> Topic:
     """Return the topic in the path; create it if the node does that."""
     name = request.path_params["topic"]
-    return await ensured_topic(request.context.broker, name, request.usage)
+    return await ensured_topic(
+        request.context.broker, name, request.usage, lambda: request.require_creation(name)
+    )
 
 
-async def ensured_topic(broker: Broker, name: str, usage: ClientUsage) -> Topic:
+async def ensured_topic(
+    broker: Broker, name: str, usage: ClientUsage, check_creation: Callable[[], None]
+) -> Topic:
     """Return a topic; create it if it does not exist and the node is set to do that.
 
-    Creating it is charged to the mutation quota, as every other creation is.
+    Creating it is charged to the mutation quota, as every other creation is. `check_creation`
+    raises if the caller may not create it.
     """
     topics = broker.topics
     if not broker.config.auto_create_topics:
         return topics.get(name)
     if (existing := topics.find(name)) is not None:
         return existing
+    check_creation()
     usage.check(QuotaKind.MUTATION)
     topic = await topics.ensure(name)
     usage.charge(QuotaKind.MUTATION, topic.partition_count)
@@ -364,6 +373,7 @@ OPERATIONS = (
             "head": 42,
             "cost": {"commit_ms": 0.4, "fsync_ms": 0.3, "throttle_ms": 0},
         },
+        access=topic_access(Operation.WRITE, checks="CREATE, if the topic is created"),
     ),
     HttpOperation(
         "GET",
@@ -390,6 +400,7 @@ OPERATIONS = (
             "gaps": [{"from": 0, "to": 39, "reason": "age"}],
         },
         is_forwarded=True,
+        access=topic_access(Operation.READ),
     ),
     HttpOperation(
         "DELETE",
@@ -402,5 +413,6 @@ OPERATIONS = (
         example={"key": "k1"},
         answer_example={"deleted": 17},
         is_forwarded=True,
+        access=topic_access(Operation.DELETE),
     ),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from millstream.broker.access.caller import NOBODY, Caller
+from millstream.broker.access.resources import Operation, Resource, ResourceType
 from millstream.broker.broker import Broker
 from millstream.broker.topics.topic import TopicChange, TopicEvent
 from millstream.clock import Timers
@@ -15,7 +17,7 @@ from millstream.servers.http.live.start_position import (
     check_partition_count,
     partitions_of,
 )
-from millstream.servers.http.live.subscriber import DELETED, LiveSubscriber
+from millstream.servers.http.live.subscriber import DELETED, DENIED, LiveSubscriber
 from millstream.servers.http.routing.usage import ClientUsage
 
 
@@ -29,6 +31,8 @@ class LiveDelivery:
         self._broker = broker
         self._subscribers: dict[LiveSubscriber, None] = {}
         self._end_changes: Callable[[], None] | None = None
+        if broker.access is not None:
+            broker.access.on_change.append(self._check_rights)
 
     @property
     def subscribers(self) -> Sequence[LiveSubscriber]:
@@ -40,7 +44,9 @@ class LiveDelivery:
         """Return the timers of the broker."""
         return self._broker.timers
 
-    def enter(self, *, is_lasting: bool, usage: ClientUsage) -> LiveSubscriber:
+    def enter(
+        self, *, is_lasting: bool, usage: ClientUsage, caller: Caller = NOBODY
+    ) -> LiveSubscriber:
         """Return a new subscriber, which follows nothing yet.
 
         If `is_lasting`, it stays when all its topics have ended. Its records are charged to
@@ -48,7 +54,7 @@ class LiveDelivery:
         """
         if self._end_changes is None:
             self._end_changes = self._broker.topics.on_change(self._note_change)
-        subscriber = LiveSubscriber(self, is_lasting=is_lasting, usage=usage)
+        subscriber = LiveSubscriber(self, is_lasting=is_lasting, usage=usage, caller=caller)
         self._subscribers[subscriber] = None
         return subscriber
 
@@ -79,6 +85,25 @@ class LiveDelivery:
         )
         for topic, offsets in starts.items():
             subscriber.follow(topic, offsets, None if excluded is None else excluded.encode())
+
+    def _check_rights(self) -> None:
+        """End the subscriptions that callers may not have any more, and connections without login.
+
+        Event streams are cut off as requests are; this is for those that last.
+        """
+        access = self._broker.access
+        assert access is not None, "it was watched"
+        for subscriber in tuple(self._subscribers):
+            caller = subscriber.caller
+            if caller is NOBODY:
+                continue
+            for topic in subscriber.topics:
+                resource = Resource(ResourceType.TOPIC, topic.name)
+                if not access.check(caller, Operation.READ, resource):
+                    subscriber.end_topic(topic, DENIED)
+            if not access.is_current(caller):
+                access.counters.cut_off += 1
+                subscriber.close()
 
     def _note_change(self, change: TopicChange) -> None:
         for subscriber in tuple(self._subscribers):

@@ -15,12 +15,14 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from millstream.broker.access.resources import Operation
 from millstream.protocols.http.live import EventsQuery
 from millstream.records.cursor import CURSOR_LENGTH_MAX
 from millstream.servers.http.live.heartbeat_timer import HeartbeatTimer
 from millstream.servers.http.live.start_position import StartPosition
 from millstream.servers.http.live.subscriber import LiveEvent, LiveSubscriber
 from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.operation_access import checked
 from millstream.servers.http.routing.operations import HttpOperation, Media, Parameter
 from millstream.servers.http.routing.request import HttpRequest
 
@@ -60,6 +62,8 @@ async def watch_events(request: HttpRequest) -> Response:
     the reason `recreated`, and then with its first record.
     """
     query = read_query(request, EventsQuery)
+    for name in query.topic:
+        request.require_topic(Operation.READ, name)
     start = StartPosition(query.from_, request.headers.get("last-event-id"))
     return EventStream(request, query, start)
 
@@ -152,5 +156,6 @@ OPERATIONS = (
             ),
         ),
         tag="live",
+        access=checked("READ on the topics of the query"),
     ),
 )

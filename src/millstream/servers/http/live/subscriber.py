@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from millstream.broker.access.caller import NOBODY, Caller
 from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_page import RecordPage, read_page
 from millstream.broker.quotas import QuotaKind
@@ -55,6 +56,7 @@ logger = logging.getLogger(__name__)
 
 RECORDS = "records"
 DELETED, STOPPING, FAILED, TOO_MANY = "deleted", "stopping", "failed", "limit"
+DENIED = "denied"
 
 
 class LiveEvent(NamedTuple):
@@ -70,8 +72,17 @@ class LiveEvent(NamedTuple):
 class LiveSubscriber:
     """The subscriptions and pending events of one connection."""
 
-    def __init__(self, live: LiveDelivery, *, is_lasting: bool, usage: ClientUsage) -> None:
+    def __init__(
+        self,
+        live: LiveDelivery,
+        *,
+        is_lasting: bool,
+        usage: ClientUsage,
+        caller: Caller = NOBODY,
+    ) -> None:
         self._live = live
+        self.caller = caller
+        """Whose rights end its subscriptions; nobody's, if something else does that."""
         self.usage = usage
         self._throttle = Throttle(usage, live.timers, self._wake)
         self._is_lasting = is_lasting

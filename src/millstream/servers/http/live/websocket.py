@@ -22,8 +22,12 @@ import msgspec
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from millstream.broker.access.caller import Caller
+from millstream.broker.access.resources import CLUSTER, Operation, Resource
+from millstream.broker.access.resources import group as group_resource
+from millstream.broker.access.resources import topic as topic_resource
 from millstream.broker.quotas import QuotaKind
-from millstream.errors import MalformedRequest, MillstreamError, NotCoordinator
+from millstream.errors import MalformedRequest, MillstreamError, NotAuthenticated, NotCoordinator
 from millstream.protocols.http.live import (
     OPS,
     AckMessage,
@@ -43,7 +47,9 @@ from millstream.servers.http.handlers.records import append, append_answer, ensu
 from millstream.servers.http.live.heartbeat_timer import HeartbeatTimer
 from millstream.servers.http.live.start_position import StartPosition
 from millstream.servers.http.live.subscriber import LiveEvent
+from millstream.servers.http.routing.callers import caller_of, require
 from millstream.servers.http.routing.errors import domain_error_response, error_body, error_response
+from millstream.servers.http.routing.operation_access import checked
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpContext, HttpRequest, with_throttle
 from millstream.servers.http.routing.usage import ClientUsage
@@ -70,18 +76,22 @@ _read_envelope = msgspec.json.Decoder(Envelope).decode
 async def serve_socket(websocket: WebSocket, context: HttpContext) -> None:
     """Serve one client until it disconnects or the node stops; one that owes time is refused."""
     try:
+        caller = caller_of(websocket.scope, context.access)
         usage = context.meter.usage(websocket.scope["headers"])
+        usage.user = caller.principal.name
         usage.check(QuotaKind.REQUEST)
     except MillstreamError as error:
         await websocket.send_denial_response(domain_error_response(error))
         return
-    await LiveWebSocket(websocket, context, usage).serve()
+    await LiveWebSocket(websocket, context, usage, caller).serve()
 
 
 class LiveWebSocket:
     """One WebSocket connection."""
 
-    def __init__(self, websocket: WebSocket, context: HttpContext, usage: ClientUsage) -> None:
+    def __init__(
+        self, websocket: WebSocket, context: HttpContext, usage: ClientUsage, caller: Caller
+    ) -> None:
         self._websocket = websocket
         self._usage = usage
         self._broker = context.broker
@@ -89,7 +99,9 @@ class LiveWebSocket:
         self._shutdown = context.shutdown
         self._config = context.config
         self._forwarder = context.forwarder
-        self._subscriber = self._live.enter(is_lasting=True, usage=usage)
+        self._access = context.access
+        self._caller = caller
+        self._subscriber = self._live.enter(is_lasting=True, usage=usage, caller=caller)
         self._heartbeat = HeartbeatTimer(
             self._broker.clock,
             self._broker.timers,
@@ -223,7 +235,23 @@ class LiveWebSocket:
 
     # Requests.
 
+    def _require(self, operation: Operation, resource: Resource) -> None:
+        """Raise unless the caller may do this; its login may have ended since it connected."""
+        access = self._access
+        if access is None:
+            return
+        if not access.is_current(self._caller):
+            raise NotAuthenticated("the login has ended: connect again with a valid token")
+        require(access, self._caller, operation, resource)
+
+    def _check_creation(self, name: str) -> None:
+        access = self._access
+        if access is not None and not access.check(self._caller, Operation.CREATE, CLUSTER):
+            self._require(Operation.CREATE, topic_resource(name))
+
     async def _subscribe(self, message: SubscribeMessage) -> SubscribeResult:
+        for name in message.topics:
+            self._require(Operation.READ, topic_resource(name))
         start = StartPosition(message.from_)
         await self._live.follow(self._subscriber, message.topics, start, message.exclude_node)
         return SubscribeResult(cursor=self._subscriber.cursor.decode())
@@ -233,13 +261,17 @@ class LiveWebSocket:
         return UnsubscribeResult(topics=ended)
 
     async def _append(self, message: AppendMessage, size: int) -> Any:
+        self._require(Operation.WRITE, topic_resource(message.topic))
         self._usage.check(QuotaKind.PRODUCE)
-        topic = await ensured_topic(self._broker, message.topic, self._usage)
+        topic = await ensured_topic(
+            self._broker, message.topic, self._usage, lambda: self._check_creation(message.topic)
+        )
         result = await append(self._broker, topic, message)
         owed_ms = self._usage.charge(QuotaKind.PRODUCE, size)
         return append_answer(result, with_throttle(result.timings, owed_ms))
 
     async def _ack(self, message: AckMessage) -> AckAnswer:
+        self._require(Operation.READ, group_resource(message.queue))
         try:
             settled = await self._broker.queues.get(message.queue).ack(message.receipts)
         except NotCoordinator as refusal:
@@ -311,5 +343,6 @@ OPERATIONS = (
         {HTTPStatus.SWITCHING_PROTOCOLS: None},
         errors=(HTTPStatus.UPGRADE_REQUIRED,),
         tag="live",
+        access=checked("each message: READ, WRITE or CREATE on its topic, READ on its queue"),
     ),
 )

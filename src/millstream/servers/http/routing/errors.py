@@ -51,6 +51,10 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         errors.UnknownQueue: HTTPStatus.NOT_FOUND,
         errors.UnknownTransaction: HTTPStatus.NOT_FOUND,
         errors.UnknownStream: HTTPStatus.NOT_FOUND,
+        errors.UnknownCredential: HTTPStatus.NOT_FOUND,
+        # The caller is not known, or has no right to do this.
+        errors.NotAuthenticated: HTTPStatus.UNAUTHORIZED,
+        errors.AccessDenied: HTTPStatus.FORBIDDEN,
         # The request conflicts with the current state.
         errors.StreamGone: HTTPStatus.GONE,
         errors.StreamExists: HTTPStatus.CONFLICT,
@@ -93,6 +97,8 @@ def domain_error_response(error: MillstreamError) -> Response:
     headers = {}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Bearer realm="millstream"'
     if isinstance(error, QuotaExceeded):
         headers["Retry-After"] = str(math.ceil(error.throttle_ms / 1000))
     return error_response(status, **error_body(error), headers=headers)

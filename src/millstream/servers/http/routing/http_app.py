@@ -7,11 +7,13 @@ Each request passes the same steps in this order, whatever it asks for:
     3. browser    403 if a page of another site had a browser send the request
     4. route      404 or 405 if no operation has the path and method
     5. console    403 if the console sent the request to change something, and may not
-    6. quota      429 if the client owes time or bytes; then measure the handler
-    7. handler    call it and send its response; exceptions become error responses. If it says that
+    6. rights     401, 403 or 404 if the caller may not do this to the resources of the path
+    7. quota      429 if the client owes time or bytes; then measure the handler
+    8. handler    call it and send its response; exceptions become error responses. If it says that
                   another node is responsible, that node gets the request instead.
 
-A request that another node has forwarded passed 2 and 3 there, and is charged there. If this node
+A request that another node has forwarded passed 2 and 3 there, and is charged there. Its caller is
+the one that the other node has logged in, and needs the same rights here. If this node
 is not responsible for it either, that is raised to the node.
 
 The head of every response passes `_complete_head`, which counts it, adds `Server-Timing` and the
@@ -63,6 +65,7 @@ from millstream.servers.http.routing.request import (
     with_throttle,
 )
 from millstream.servers.http.routing.router import Router
+from millstream.servers.http.routing.running_requests import RightTaken, RunningRequests
 from millstream.servers.http.routing.site_rules import SiteRules
 from millstream.servers.http.routing.usage import ClientUsage
 from millstream.tracing import Span, Tracer, traced_as
@@ -117,6 +120,8 @@ class HttpApp:
         self._has_access_log = has_access_log
         self._is_starting = is_starting
         self._is_console_writable = is_console_writable
+        self._access = None if context is None else context.access
+        self._running = RunningRequests(self._access)
         # Every operation is counted from 0, so that it is visible before its first request.
         for path in self.router.paths.values():
             for method in path.operations:
@@ -167,6 +172,11 @@ class HttpApp:
             if not self._is_console_writable and operation.method != "GET":
                 check_console(scope["headers"])
             await self._handle(request, operation, send_response)
+        except RightTaken as taken:
+            if is_started:  # The stream ends here, and the client finds out why when it asks again.
+                await send_response({"type": "http.response.body", "body": b""})
+                return
+            await exception_response(taken.error, scope)(scope, receive, send_response)
         except Exception as raised:
             # With the head sent, the connection can only be closed: the caller does that.
             # That another node is responsible is for the node that has forwarded the request.
@@ -214,7 +224,18 @@ class HttpApp:
         return HTTPException(HTTPStatus.NOT_FOUND, message)
 
     async def _handle(self, request: HttpRequest, operation: HttpOperation, send: Send) -> None:
-        """Check the quotas, then call the handler and send its response."""
+        """Check the rights and quotas, then call the handler and send its response."""
+        access = self._access
+        if access is not None and not operation.access.is_open:
+            check_rights(request, operation)
+            with self._running.watched(request):
+                await self._handle_allowed(request, operation, send)
+        else:
+            await self._handle_allowed(request, operation, send)
+
+    async def _handle_allowed(
+        self, request: HttpRequest, operation: HttpOperation, send: Send
+    ) -> None:
         path = operation.path
         usage = request.usage if path.startswith(LIMITED_PREFIX) else None
         if usage is not None and usage.is_free:
@@ -282,6 +303,13 @@ class HttpApp:
             await websocket.close()
             return
         await handler(websocket, self._context)
+
+
+def check_rights(request: HttpRequest, operation: HttpOperation) -> None:
+    """Raise unless the caller may use an operation on the resources that the path names."""
+    _ = request.caller  # A token that is not valid is refused, whatever it is used for.
+    for need in operation.access.needs:
+        request.require(need.operation, need.resource(request))
 
 
 async def _respond(

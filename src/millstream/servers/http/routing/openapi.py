@@ -40,6 +40,15 @@ _WITH_BODY = (
 )
 """Errors that a request with a body may get in addition."""
 
+_WITH_LOGINS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+"""Errors of operations that need rights, on a node with logins."""
+
+_TOKEN = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "A token of `millstream access tokens`, on a node with logins.",
+}
+
 _CLIENT = Parameter(
     CLIENT_ID,
     "Client id, which selects the quotas of the client.",
@@ -80,6 +89,7 @@ def document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
+            "securitySchemes": {"token": _TOKEN},
             "headers": {
                 "Server-Timing": {
                     "description": "Times of the response in milliseconds.",
@@ -120,6 +130,8 @@ def _operation(
     described["parameters"] += [_header(header) for header in operation.headers]
     if operation.path.startswith(LIMITED_PREFIX):
         described["parameters"].append(_header(_CLIENT))
+    if not operation.access.is_open:
+        described["security"] = [{}, {"token": []}]
     if words := getdoc(operation.handler):
         described["description"] = words
     errors = [*_EVERYWHERE, *operation.errors]
@@ -128,6 +140,8 @@ def _operation(
     names_topic = operation.query is not None and "topic" in operation.query.__struct_fields__
     if "{" in operation.path or names_topic:
         errors.append(HTTPStatus.NOT_FOUND)
+    if not operation.access.is_open:
+        errors += _WITH_LOGINS
     if operation.body is not None:
         errors += _WITH_BODY
         described["requestBody"] = {

@@ -15,6 +15,7 @@ import msgspec
 from starlette.responses import Response
 
 from millstream.broker.quotas import QuotaKind
+from millstream.servers.http.routing.operation_access import OperationAccess
 from millstream.servers.http.routing.request import HttpRequest
 
 LIMITED_PREFIX = "/v1/"
@@ -60,6 +61,8 @@ class HttpOperation(NamedTuple):
     summary: str
     answers: Mapping[HTTPStatus, Answer]
     """Successful responses by status; `None` is an empty body."""
+    access: OperationAccess
+    """Who may use it. There is no default: an operation that says nothing does not exist."""
     query: type[msgspec.Struct] | None = None
     body: Media | type[msgspec.Struct] | None = None
     errors: Sequence[HTTPStatus] = ()

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, cast
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
+from millstream.broker.access.access import Access
+from millstream.broker.access.caller import Caller
+from millstream.broker.access.resources import CLUSTER, Operation, Resource, ResourceType
 from millstream.broker.broker import Broker
 from millstream.broker.topics.record_appender import AppendTimings
 from millstream.config.schema import HttpConfig
+from millstream.servers.http.routing.callers import caller_of, require
 from millstream.servers.http.routing.recorded_body import RecordedBody
 from millstream.servers.http.routing.usage import ClientUsage, QuotaMeter
 from millstream.servers.http.shutdown_signal import ShutdownSignal
@@ -37,6 +41,8 @@ class HttpContext:
     meter: QuotaMeter
     node: NodeReport | None = None
     """Absent if the application runs without a node, as in tests."""
+    access: Access | None = None
+    """The gate; None if everyone may do everything."""
     forwarder: RequestForwarder | None = None
     """Takes the requests that other nodes are responsible for; None on a lone node."""
 
@@ -54,6 +60,8 @@ class HttpRequest(Request):
         """Times of the append that the request made, reported in `Server-Timing`."""
         self.is_long_poll = False
         """Whether the client asked to wait: the response time then says nothing about the node."""
+        self.granted: list[tuple[Operation, Resource]] = []
+        """Rights that the request relies on: it is cut off when one of them is taken."""
         self.charged: ClientUsage | None = None
         """The usage of the client, once it was needed."""
 
@@ -64,7 +72,43 @@ class HttpRequest(Request):
         if usage is None:
             headers, is_charged = self.scope["headers"], FORWARDED not in self.scope
             usage = self.charged = self.context.meter.usage(headers, is_charged=is_charged)
+            if self.context.access is not None:
+                usage.user = self.caller.principal.name
         return usage
+
+    # Rights.
+
+    @property
+    def caller(self) -> Caller:
+        """Who sends the request; raises `NotAuthenticated` if its token is not valid."""
+        return caller_of(self.scope, self.context.access)
+
+    def require(self, operation: Operation, resource: Resource) -> None:
+        """Raise unless the caller may do an operation on a resource."""
+        access = self.context.access
+        if access is not None:
+            require(access, self.caller, operation, resource)
+            self.granted.append((operation, resource))
+
+    def require_topic(self, operation: Operation, name: str) -> None:
+        self.require(operation, Resource(ResourceType.TOPIC, name))
+
+    def require_creation(self, name: str) -> None:
+        """Raise unless the caller may create the topic, or any topic."""
+        access = self.context.access
+        if access is not None and not access.check(self.caller, Operation.CREATE, CLUSTER):
+            self.require_topic(Operation.CREATE, name)
+
+    def may(self, operation: Operation, resource: Resource) -> bool:
+        """Return whether the caller may do an operation; for lists that are filtered."""
+        access = self.context.access
+        return access is None or access.check(self.caller, operation, resource)
+
+    def may_describe_topic(self, name: str) -> bool:
+        return self.may(Operation.DESCRIBE, Resource(ResourceType.TOPIC, name))
+
+    def may_describe_group(self, name: str) -> bool:
+        return self.may(Operation.DESCRIBE, Resource(ResourceType.GROUP, name))
 
     def record_body(self) -> RecordedBody:
         """Keep the body from now on, so that the request can be forwarded."""

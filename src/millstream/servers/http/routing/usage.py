@@ -18,7 +18,8 @@ import types
 from collections.abc import Coroutine, Generator, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from millstream.broker.quota_rules import ANONYMOUS, NAME_SIZE_MAX
+from millstream.broker.access.principal import ANONYMOUS
+from millstream.broker.quota_rules import NAME_SIZE_MAX
 from millstream.broker.quotas import QuotaKind, Quotas
 from millstream.clock import Clock
 from millstream.errors import MalformedRequest, QuotaExceeded
@@ -97,10 +98,8 @@ class ClientUsage:
         "body_bytes",
         "client_id",
         "throttle_ms",
+        "user",
     )
-
-    principal = ANONYMOUS
-    """There is no authentication yet."""
 
     def __init__(self, meter: QuotaMeter, client_id: str, *, is_charged: bool = True) -> None:
         self._meter = meter
@@ -108,6 +107,8 @@ class ClientUsage:
         self._quotas = meter.quotas
         self._busy_seconds = 0.0
         self.client_id = client_id
+        self.user = ANONYMOUS.name
+        """The user whose quotas apply; another one once the caller is known."""
         self.body_bytes = 0
         """Bytes of the request body that were read."""
         self.throttle_ms = 0
@@ -124,7 +125,7 @@ class ClientUsage:
         if self.is_free:
             return 0
         now = self._meter.clock.monotonic()
-        owed_ms = quotas.charge(kind, self.principal, self.client_id, amount, now)
+        owed_ms = quotas.charge(kind, self.user, self.client_id, amount, now)
         self.throttle_ms = max(self.throttle_ms, owed_ms)
         return owed_ms
 
@@ -135,8 +136,7 @@ class ClientUsage:
             return None
         now = self._meter.clock.monotonic()
         waits = [
-            QuotaDebt(kind, quotas.wait_ms(kind, self.principal, self.client_id, now))
-            for kind in kinds
+            QuotaDebt(kind, quotas.wait_ms(kind, self.user, self.client_id, now)) for kind in kinds
         ]
         longest = max(waits, key=lambda debt: debt.throttle_ms)
         return longest if longest.throttle_ms else None

@@ -23,6 +23,7 @@ import httptools
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from millstream.servers.http.routing.callers import CERTIFICATE_USER
 from millstream.servers.http.routing.errors import RETRY_AFTER_SECONDS
 from millstream.servers.http.server.connection_deadlines import ConnectionDeadlines, has_read_enough
 from millstream.servers.http.server.raw_responses import raw_error_response
@@ -30,6 +31,7 @@ from millstream.servers.http.server.request_cycle import RequestCycle
 from millstream.servers.http.server.request_framer import RequestFramer, RequestPart
 from millstream.servers.http.server.server_state import HttpServerState
 from millstream.servers.http.server.websocket_protocol import WebSocketProtocol
+from millstream.servers.tls import certificate_holder, close_idle
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +81,8 @@ class HttpProtocol(asyncio.Protocol):
         """The request at work, or the last one."""
         self._client: tuple[str, int] | None = None
         self._server: tuple[str, int] | None = None
+        self._scheme = "http"
+        self._certificate_user: str | None = None
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._scope: Scope = {}
@@ -108,6 +112,20 @@ class HttpProtocol(asyncio.Protocol):
         self._counters.accepted += 1
         self._state.connections.add(self, self._address)
         self._deadlines.set_input(self._limits.head_ms_max)
+        if transport.get_extra_info("ssl_object") is not None:
+            self._scheme = "https"
+            self._identify()
+
+    def _identify(self) -> None:
+        """Take note of the user that the certificate of the client belongs to."""
+        holder = certificate_holder(self.transport, self._state.principal_rules)
+        if holder is None:
+            return
+        if holder.user is None:
+            shown = holder.name[:200]
+            self._abort("tls", f"tls.principal_rules name no user for {shown!r}")
+        else:
+            self._certificate_user = holder.user
 
     def connection_lost(self, _: Exception | None) -> None:
         """Release everything; the application learns that the client has disconnected."""
@@ -128,7 +146,10 @@ class HttpProtocol(asyncio.Protocol):
             return
         cycle = self._cycle
         if cycle is None or (cycle.is_complete and self._phase is not ConnectionPhase.ANSWER):
-            self._close()
+            self._is_over = True
+            self._deadlines.set_input(None)
+            self._deadlines.set_output(self._limits.output_ms_max)
+            close_idle(self.transport)
         elif self.is_write_paused and cycle.is_resumable and not cycle.is_complete:
             self._abort("output", "the node stops and the client does not read")
         else:
@@ -262,7 +283,7 @@ class HttpProtocol(asyncio.Protocol):
             "http_version": version,
             "server": self._server,
             "client": self._client,
-            "scheme": "http",
+            "scheme": self._scheme,
             "root_path": "",
             "headers": self._headers,
             "method": parser.get_method().decode("ascii"),
@@ -270,6 +291,8 @@ class HttpProtocol(asyncio.Protocol):
             "raw_path": raw_path,
             "query_string": query,
         }
+        if self._certificate_user is not None:
+            scope[CERTIFICATE_USER] = self._certificate_user
         if parser.should_upgrade() and _asks_for_websocket(self._headers):
             self._is_upgrade = True
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from email.utils import formatdate
 
 from starlette.types import ASGIApp
@@ -32,7 +33,13 @@ ABORT_SECONDS = 1.0
 class HttpListener:
     """The HTTP server of a node."""
 
-    def __init__(self, app: ASGIApp, state: HttpServerState | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        state: HttpServerState | None = None,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
         self.state = state or HttpServerState(HttpConfig(), SystemClock(), LoopTimers())
         self.state.app = app
         self._acceptor = Acceptor(
@@ -42,6 +49,8 @@ class HttpListener:
             on_refused=self._note_refused,
             refusal=BUSY_RESPONSE,
             descriptor_share=DESCRIPTOR_SHARE,
+            ssl_context=ssl_context,
+            ssl_seconds_max=self.state.config.head_ms_max / 1000,
         )
         self._date: Timer | None = None
 
@@ -50,6 +59,10 @@ class HttpListener:
         bound_port = await self._acceptor.listen(host, port)
         self._update_date()
         return bound_port
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Use another context for new connections: certificates have changed."""
+        self._acceptor.use_tls(context)
 
     def serve(self, app: ASGIApp) -> None:
         """Replace the application for all requests from now on."""

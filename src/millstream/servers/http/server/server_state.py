@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.clock import Clock, Timers
+from millstream.config.principal_rules import DEFAULT_RULES
 from millstream.config.schema import HttpConfig
 from millstream.servers.connection_set import ConnectionSet
 from millstream.servers.http.counters import HttpCounters
@@ -45,6 +46,8 @@ class HttpServerState:
     """Answers requests. May be replaced while the server runs."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """Requests that the application is working on."""
+    principal_rules: str = DEFAULT_RULES
+    """Rules that name the users of clients that show a certificate."""
     date: str = ""
     """The value of the `Date` header, updated once a second."""
     date_line: bytes = b""

@@ -51,7 +51,7 @@ class WebSocketProtocol(asyncio.Protocol):
             **scope,
             "type": "websocket",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
-            "scheme": "ws",
+            "scheme": "wss" if scope["scheme"] == "https" else "ws",
             "subprotocols": [],
             "extensions": {"websocket.http.response": {}},
         }

@@ -7,8 +7,10 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.quotas import QuotaKind
-from millstream.broker.streams.create_stream import media_type
+from millstream.broker.streams.create_stream import CreateStream, media_type
+from millstream.broker.streams.paths import topic_of_path
 from millstream.broker.streams.stream import DurableStream, StreamAppendResult
 from millstream.broker.streams.writers import WriteMark
 from millstream.config.schema import MIB
@@ -33,6 +35,7 @@ from millstream.servers.http.streams.requests import (
     parse_create_stream,
     parse_read_stream,
     path_of,
+    stream_topic_of,
     url_of,
     write_mark,
 )
@@ -60,6 +63,7 @@ async def create_stream(request: HttpRequest) -> Response:
     """Create a stream, or a fork of one. Succeeds if the same stream exists."""
     path = path_of(request)
     requested = parse_create_stream(request)
+    _check_creation(request, requested)
     streams = request.context.broker.streams.of(path)
     body = await read_bytes(request, size_max=request.context.config.append_size_max)
     values = await values_of(streams.content_type_of(path, requested), body)
@@ -76,6 +80,21 @@ async def create_stream(request: HttpRequest) -> Response:
         headers["Location"] = url_of(request)
     status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
     return _typed(stream, Response(status_code=status, headers=headers))
+
+
+def _check_creation(request: HttpRequest, requested: CreateStream) -> None:
+    """Raise unless the caller may create the stream, or write to it if it exists.
+
+    A fork shows the records of its source.
+    """
+    name = stream_topic_of(request)
+    is_new = request.context.broker.topics.find(name) is None
+    if is_new or not request.may_describe_topic(name):  # The same answer to strangers.
+        request.require_creation(name)
+    if not is_new:
+        request.require_topic(Operation.WRITE, name)
+    if requested.fork is not None:
+        request.require_topic(Operation.READ, topic_of_path(requested.fork.source))
 
 
 async def append_to_stream(request: HttpRequest) -> Response:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+from millstream.broker.access.resources import Operation, ResourceType
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.streams.paths import PATH_SIZE_MAX
+from millstream.servers.http.routing.operation_access import (
+    OPEN,
+    AccessNeed,
+    OperationAccess,
+    checked,
+)
 from millstream.servers.http.routing.operations import HttpOperation, Media, Parameter
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.streams.handlers import (
@@ -17,8 +24,14 @@ from millstream.servers.http.streams.handlers import (
     read_stream,
 )
 from millstream.servers.http.streams.positions import OFFSET_PATTERN
-from millstream.servers.http.streams.requests import TEXT_SIZE_MAX, ReadQuery
+from millstream.servers.http.streams.requests import TEXT_SIZE_MAX, ReadQuery, stream_topic_of
 from millstream.servers.http.streams.responses import with_stream_headers
+
+
+def stream_access(operation: Operation) -> OperationAccess:
+    """Return the need of a right to the topic of the stream in the path."""
+    return OperationAccess((AccessNeed(operation, ResourceType.TOPIC, name_of=stream_topic_of),))
+
 
 PATH = "/v1/streams/{path:path}"
 
@@ -74,6 +87,9 @@ OPERATIONS = (
         answer_headers=_TAIL,
         tag="streams",
         is_forwarded=True,
+        access=checked(
+            "CREATE on the topic or cluster; WRITE, if it exists; READ on what is forked"
+        ),
     ),
     HttpOperation(
         "POST",
@@ -94,6 +110,7 @@ OPERATIONS = (
         answer_headers=_TAIL,
         tag="streams",
         is_forwarded=True,
+        access=stream_access(Operation.WRITE),
     ),
     HttpOperation(
         "GET",
@@ -108,6 +125,7 @@ OPERATIONS = (
         tag="streams",
         is_forwarded=True,
         end_event=_no_event,
+        access=stream_access(Operation.READ),
     ),
     HttpOperation(
         "HEAD",
@@ -119,6 +137,7 @@ OPERATIONS = (
         answer_headers=_TAIL,
         tag="streams",
         is_forwarded=True,
+        access=stream_access(Operation.DESCRIBE),
     ),
     HttpOperation(
         "OPTIONS",
@@ -127,6 +146,7 @@ OPERATIONS = (
         "Get the methods and headers of streams",
         {HTTPStatus.NO_CONTENT: None},
         tag="streams",
+        access=OPEN,
     ),
     HttpOperation(
         "DELETE",
@@ -138,5 +158,6 @@ OPERATIONS = (
         errors=(HTTPStatus.GONE,),
         tag="streams",
         is_forwarded=True,
+        access=stream_access(Operation.DELETE),
     ),
 )

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from millstream.broker.streams.create_stream import CreateStream, ForkSource
-from millstream.broker.streams.paths import check_path
+from millstream.broker.streams.paths import check_path, topic_of_path
 from millstream.broker.streams.writers import WriteMark
 from millstream.errors import InvalidRequest, MalformedRequest
 from millstream.servers.http.routing.request import HttpRequest
@@ -72,6 +72,11 @@ def path_of(request: HttpRequest) -> str:
     """Return the path of the stream in a request."""
     raw = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
     return check_path(_decoded(raw).removeprefix(PREFIX))
+
+
+def stream_topic_of(request: HttpRequest) -> str:
+    """Return the topic of the stream in a request, to which the caller needs rights."""
+    return topic_of_path(path_of(request))
 
 
 def url_of(request: HttpRequest) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.broker.access.resources import CLUSTER, Operation
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.cluster import (
     DescribeClusterRequest,
@@ -16,29 +17,15 @@ BROKERS, CONTROLLERS = 1, 2
 OPERATIONS_NOT_REQUESTED = -(2**31)
 """Stands for the allowed operations if the client did not ask for them."""
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
 
+def cluster_operations(context: RequestContext) -> int:
+    """Return the operations that the caller may do on the cluster.
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-TOPIC_OPERATIONS = _bits(
-    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
-)
-"""Operations on a topic. All are allowed to everyone: there are no ACLs yet."""
-
-CLUSTER_OPERATIONS = _bits(
-    _CREATE,
-    _ALTER,
-    _DESCRIBE,
-    _CLUSTER_ACTION,
-    _DESCRIBE_CONFIGS,
-    _ALTER_CONFIGS,
-    _IDEMPOTENT_WRITE,
-)
-"""Operations on the cluster."""
+    As in Kafka, none are told to those who may not describe it.
+    """
+    if not context.may(Operation.DESCRIBE, CLUSTER):
+        return 0
+    return context.operations_on(CLUSTER)
 
 
 def describe_cluster(
@@ -67,5 +54,7 @@ def describe_cluster(
             )
             for node in broker.cluster.nodes()
         ),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if is_asked else OPERATIONS_NOT_REQUESTED,
+        cluster_authorized_operations=(
+            cluster_operations(context) if is_asked else OPERATIONS_NOT_REQUESTED
+        ),
     )

@@ -138,6 +138,7 @@ def _configs_of(
     context: RequestContext,
 ) -> Sequence[DescribeConfigsResponseConfig]:
     broker, name = context.broker, resource.resource_name
+    _check_rights(resource.resource_type, name, context)
     match resource.resource_type:
         case ConfigResourceType.TOPIC:
             return _describe_topic(broker.topics.get(check_topic(name)), request, context)
@@ -262,6 +263,10 @@ def list_config_resources(
         return ListConfigResourcesResponse(
             throttle_time_ms=context.throttle_ms, error_code=ErrorCode.UNSUPPORTED_VERSION
         )
+    if (refusal := context.cluster_refusal()) is not None:
+        return ListConfigResourcesResponse(
+            throttle_time_ms=context.throttle_ms, error_code=code_of(refusal)
+        )
     broker = context.broker
     names = {
         ConfigResourceType.TOPIC: [topic.name for topic in broker.topics.all()],
@@ -384,6 +389,17 @@ async def _alter_all(
     return results
 
 
+def _check_rights(kind: int, name: str, context: RequestContext) -> None:
+    """Raise unless the caller may do to a resource what the API does."""
+    match kind:
+        case ConfigResourceType.TOPIC:
+            context.require_topic(name)
+        case ConfigResourceType.GROUP:
+            context.require_group(name)
+        case _:
+            context.require_cluster()
+
+
 def _check_changes(
     resource: AnyResource, context: RequestContext, values: Iterable[str | None]
 ) -> str | None:
@@ -391,6 +407,7 @@ def _check_changes(
 
     Returns the key of the configs of a node or a group, and None for a topic.
     """
+    _check_rights(resource.resource_type, resource.resource_name, context)
     repeated = _repeated(config.name for config in resource.configs)
     if repeated:
         raise InvalidRequest(f"config {min(repeated)!r} is repeated")

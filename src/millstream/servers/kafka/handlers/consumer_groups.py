@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
+from millstream.broker.access.resources import group as group_resource
 from millstream.broker.groups.consumer.consumer_groups import ConsumerGroupDescription
 from millstream.broker.groups.consumer.member import ConsumerHeartbeat, ConsumerMember
 from millstream.broker.groups.consumer.partition_set import PartitionSet, partition_set
@@ -19,7 +22,6 @@ from millstream.protocols.kafka.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
 from millstream.servers.kafka.handlers.groups import (
-    OPERATIONS,
     OPERATIONS_NOT_REQUESTED,
     group_code_of,
 )
@@ -40,6 +42,9 @@ async def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse:
     """Process the heartbeat of a member, and return its assignment."""
     try:
+        context.require_group(request.group_id)
+        for name in request.subscribed_topic_names or ():
+            context.require_topic(name)
         answer = await context.broker.groups.of(request.group_id).consumers.heartbeat(
             request.group_id,
             _heartbeat(request, context),
@@ -53,7 +58,7 @@ async def consumer_group_heartbeat(
         member_id=answer.member_id,
         member_epoch=answer.member_epoch,
         heartbeat_interval_ms=answer.heartbeat_interval_ms,
-        assignment=None if answer.assigned is None else _assignment(answer.assigned),
+        assignment=None if answer.assigned is None else _assignment(answer.assigned, context),
     )
 
 
@@ -82,31 +87,51 @@ def _heartbeat(
     )
 
 
-def _assignment(partitions: PartitionSet) -> ConsumerGroupHeartbeatResponseAssignment:
+def _assignment(
+    partitions: PartitionSet, context: RequestContext
+) -> ConsumerGroupHeartbeatResponseAssignment:
+    """Return an assignment without topics that the caller may not describe.
+
+    A regex matches topics of which it may not know, and members of a group share them.
+    """
     return ConsumerGroupHeartbeatResponseAssignment(
         topic_partitions=tuple(
             ConsumerGroupHeartbeatResponseTopicPartitions(
                 topic_id=topic, partitions=tuple(sorted(numbers))
             )
             for topic, numbers in partitions.items()
+            if _may_describe(topic, context)
         )
     )
+
+
+def _may_describe(topic_id: UUID, context: RequestContext) -> bool:
+    if context.access is None:
+        return True
+    try:
+        name = context.broker.topics.by_id(topic_id).name
+    except UnknownTopicId:
+        return True
+    return context.may_describe_topic(name)
 
 
 def consumer_group_describe(
     request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
     """Describe groups with their members and assignments."""
-    operations = OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_REQUESTED
+    is_asked = request.include_authorized_operations
     return ConsumerGroupDescribeResponse(
-        groups=tuple(_described(group_id, context, operations) for group_id in request.group_ids)
+        groups=tuple(
+            _described(group_id, context, is_asked=is_asked) for group_id in request.group_ids
+        )
     )
 
 
 def _described(
-    group_id: str, context: RequestContext, operations: int
+    group_id: str, context: RequestContext, *, is_asked: bool
 ) -> ConsumerGroupDescribeResponseGroup:
     try:
+        context.require_group(group_id)
         coordinator = context.broker.groups.of(group_id)
         description: ConsumerGroupDescription = coordinator.consumers.describe(group_id)
     except MillstreamError as error:
@@ -122,7 +147,11 @@ def _described(
         members=tuple(
             _described_member(member, target, context) for member, target in description.members
         ),
-        authorized_operations=operations,
+        authorized_operations=(
+            context.operations_on(group_resource(group_id))
+            if is_asked
+            else OPERATIONS_NOT_REQUESTED
+        ),
     )
 
 
@@ -136,7 +165,9 @@ def _described_member(
         member_epoch=member.epoch,
         client_id=member.client_id,
         client_host=member.client_host,
-        subscribed_topic_names=tuple(sorted(member.topic_names)),
+        subscribed_topic_names=tuple(
+            name for name in sorted(member.topic_names) if context.may_describe_topic(name)
+        ),
         subscribed_topic_regex=member.topic_regex or None,
         assignment=_named(member.assigned, context),
         target_assignment=_named(target, context),
@@ -153,6 +184,8 @@ def _named(
         try:
             name = context.broker.topics.by_id(topic_id).name
         except UnknownTopicId:
+            continue
+        if not context.may_describe_topic(name):
             continue
         named.append(
             ConsumerGroupDescribeResponseTopicPartitions(

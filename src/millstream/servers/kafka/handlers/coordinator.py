@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from millstream.broker.cluster_view import CoordinatorKind
+from millstream.errors import MillstreamError
 from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.errors import code_of
 from millstream.protocols.kafka.messages.coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -48,6 +50,15 @@ def _coordinator(
             key=key,
             error_code=ErrorCode.INVALID_REQUEST,
             error_message=f"key type must be {GROUP} or {TRANSACTION}, got {key_type}",
+        )
+    try:
+        if key_type == GROUP:
+            context.require_group(key)
+        else:
+            context.require_transactional_id(key)
+    except MillstreamError as error:
+        return FindCoordinatorResponseCoordinator(
+            key=key, error_code=code_of(error), error_message=str(error)
         )
     node = context.broker.cluster.coordinator_of(KINDS[key_type], key)
     if node is None:

@@ -35,6 +35,10 @@ async def elect_leaders(
     kind = request.election_type if context.version >= TYPES_SINCE else PREFERRED
     if kind not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if (refusal := context.cluster_refusal()) is not None:
+        return ElectLeadersResponse(
+            throttle_time_ms=context.throttle_ms, error_code=code_of(refusal)
+        )
     topics: list[tuple[str, Sequence[int]]]
     if request.topic_partitions is None:
         topics = [(t.name, range(t.partition_count)) for t in context.broker.topics.all()]

@@ -39,6 +39,7 @@ async def _find(
 ) -> OffsetForLeaderEpochResponsePartition:
     try:
         check_not_replica(replica_id)
+        context.require_topic(topic)
         partition = context.broker.topics.partition(topic, requested.partition)
         await partition.open()
         partition.check_leader(requested.current_leader_epoch)

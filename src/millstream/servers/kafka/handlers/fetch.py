@@ -156,6 +156,8 @@ class PendingFetch:
         self._is_committed_only = request.isolation_level == READ_COMMITTED
         self._rack = request.rack_id
         self._may_follow = bool(self._rack) and context.broker.cluster.serves_rack(self._rack)
+        access = context.access
+        self._rules_version = 0 if access is None else access.version
         self._requested = list(requested)
         self._partitions = [self._resolve(requested.key) for requested in self._requested]
         self._results: list[FetchResponsePartition | None] = []
@@ -212,10 +214,14 @@ class PendingFetch:
         return self._answer() if self._is_enough() else self._wait()
 
     def _resolve(self, key: PartitionKey) -> Partition | MillstreamError:
-        topics = self._context.broker.topics
+        context = self._context
+        topics = context.broker.topics
         try:
             if key.topic_id != NO_ID:
-                return topics.by_id(key.topic_id).partition(key.partition)
+                found = topics.by_id(key.topic_id)
+                context.require_topic_by_id(found)
+                return found.partition(key.partition)
+            context.require_topic(key.topic)
             return topics.partition(key.topic, key.partition)
         except MillstreamError as error:
             return error
@@ -328,6 +334,7 @@ class PendingFetch:
         self._is_read_scheduled = False
         if self._deferred is None:
             return
+        self._recheck_rights()
         changed, self._changed = self._changed, set()
         for number in sorted(changed):
             self._read_again(number)
@@ -346,6 +353,7 @@ class PendingFetch:
     def _finish(self) -> None:
         if (deferred := self._deferred) is not None:
             self._stop_waiting()
+            self._recheck_rights()
             self._read_released()
             deferred.finish(self._answer())
 
@@ -354,6 +362,19 @@ class PendingFetch:
         for number, result in enumerate(self._results):
             if result is None:
                 self._read_again(number)
+
+    def _recheck_rights(self) -> None:
+        """Resolve the partitions again if the rules have changed since the fetch began to wait."""
+        access = self._context.access
+        if access is None or access.version == self._rules_version:
+            return
+        self._rules_version = access.version
+        for number, requested in enumerate(self._requested):
+            partition = self._resolve(requested.key)
+            if isinstance(partition, MillstreamError):
+                self._partitions[number] = partition
+                self._results[number] = _failed(requested.key.partition, partition)
+                self._sizes[number] = 0
 
     def _read_again(self, number: int) -> None:
         others = sum(self._sizes) - self._sizes[number]

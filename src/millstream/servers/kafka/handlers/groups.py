@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from millstream.broker.access.resources import CLUSTER, Operation
+from millstream.broker.access.resources import group as group_resource
 from millstream.broker.groups.values import GroupJoinRequest, GroupSyncRequest, LeavingMember
 from millstream.errors import MemberIdNeeded, MillstreamError, UnknownGroup
 from millstream.protocols.kafka.error_codes import ErrorCode
@@ -50,9 +52,6 @@ DEAD = "Dead"
 
 OPERATIONS_NOT_REQUESTED = -(2**31)
 
-OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""Read, delete, describe, describe configs, alter configs: all operations on a group."""
-
 _UNSTORED = (
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -89,6 +88,7 @@ async def join_group(request: JoinGroupRequest, context: RequestContext) -> Join
         can_skip_assignment=context.version >= SKIP_SINCE,
     )
     try:
+        context.require_group(request.group_id)
         joined = await context.broker.groups.of(request.group_id).join(request.group_id, join)
     except MillstreamError as error:
         member_id = error.member_id if isinstance(error, MemberIdNeeded) else request.member_id
@@ -126,6 +126,7 @@ async def sync_group(request: SyncGroupRequest, context: RequestContext) -> Sync
         assignments={share.member_id: share.assignment for share in request.assignments},
     )
     try:
+        context.require_group(request.group_id)
         synced = await context.broker.groups.of(request.group_id).sync(request.group_id, sync)
     except MillstreamError as error:
         return SyncGroupResponse(error_code=group_code_of(error))
@@ -139,6 +140,7 @@ async def sync_group(request: SyncGroupRequest, context: RequestContext) -> Sync
 def heartbeat(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
     """Record that a member is alive."""
     try:
+        context.require_group(request.group_id)
         context.broker.groups.of(request.group_id).heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
@@ -156,6 +158,7 @@ async def leave_group(request: LeaveGroupRequest, context: RequestContext) -> Le
             LeavingMember(member.member_id, member.group_instance_id) for member in request.members
         ]
     try:
+        context.require_group(request.group_id)
         results = await context.broker.groups.of(request.group_id).leave(request.group_id, leavers)
     except MillstreamError as error:
         return LeaveGroupResponse(error_code=group_code_of(error))
@@ -190,6 +193,7 @@ def _described(
     group_id: str, context: RequestContext, *, is_allowed: bool
 ) -> DescribeGroupsResponseGroup:
     try:
+        context.require_group(group_id)
         description = context.broker.groups.of(group_id).describe(group_id)
     except UnknownGroup as error:
         is_said = context.version >= NOT_FOUND_SINCE
@@ -219,7 +223,11 @@ def _described(
             )
             for member in description.members
         ),
-        authorized_operations=OPERATIONS if is_allowed else OPERATIONS_NOT_REQUESTED,
+        authorized_operations=(
+            context.operations_on(group_resource(group_id))
+            if is_allowed
+            else OPERATIONS_NOT_REQUESTED
+        ),
     )
 
 
@@ -229,6 +237,7 @@ def list_groups(request: ListGroupsRequest, context: RequestContext) -> ListGrou
         listed = context.broker.groups.listed()
     except MillstreamError as error:  # A list without those that are not loaded looks complete.
         return ListGroupsResponse(error_code=group_code_of(error))
+    is_all = context.may(Operation.DESCRIBE, CLUSTER)
     states = {state.lower() for state in request.states_filter}
     kinds = {kind.lower() for kind in request.types_filter}
     return ListGroupsResponse(
@@ -240,7 +249,8 @@ def list_groups(request: ListGroupsRequest, context: RequestContext) -> ListGrou
                 group_type=group.kind.value,
             )
             for group in listed
-            if (not states or group.state.lower() in states)
+            if (is_all or context.may(Operation.DESCRIBE, group_resource(group.group_id)))
+            and (not states or group.state.lower() in states)
             and (not kinds or group.kind.value in kinds)
         )
     )
@@ -254,6 +264,7 @@ async def delete_groups(
     for group_id in dict.fromkeys(request.groups_names):
         code = ErrorCode.NONE
         try:
+            context.require_group(group_id)
             await context.broker.groups.of(group_id).delete(group_id)
         except MillstreamError as error:
             code = group_code_of(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.broker.access.resources import CLUSTER, Operation, ResourceType
 from millstream.errors import MillstreamError
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.producers import (
@@ -20,6 +21,7 @@ async def init_producer_id(
 ) -> InitProducerIdResponse:
     """Return the id and epoch of a producer; with a transactional id, fence its predecessors."""
     try:
+        _check_rights(request.transactional_id, context)
         producer = await context.broker.transactions.init_producer(
             request.transactional_id,
             request.transaction_timeout_ms,
@@ -33,3 +35,15 @@ async def init_producer_id(
             code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return InitProducerIdResponse(error_code=code)
     return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)
+
+
+def _check_rights(transactional_id: str | None, context: RequestContext) -> None:
+    """Raise unless the caller may use the id; without one, unless it may write to some topic."""
+    if transactional_id is not None:
+        context.require_transactional_id(transactional_id)
+        return
+    access, caller = context.access, context.caller
+    if access is None or context.may(Operation.IDEMPOTENT_WRITE, CLUSTER):
+        return
+    if not access.check_some(caller, context.needs.on(ResourceType.TOPIC), ResourceType.TOPIC):
+        context.require_cluster()

@@ -52,6 +52,7 @@ async def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> 
                 check_not_replica(request.replica_id)
                 if counts[topic.name, requested.partition_index] > 1:
                     raise InvalidRequest(f"partition {requested.partition_index} is repeated")
+                context.require_topic(topic.name)
                 partition = context.broker.topics.partition(topic.name, requested.partition_index)
                 position = await _find(partition, requested, context.version, is_committed_only)
                 results.append(_answer(requested.partition_index, position))

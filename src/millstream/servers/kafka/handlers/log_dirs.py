@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 
 from millstream.broker.partition.partition import Partition
+from millstream.protocols.kafka.errors import code_of
 from millstream.protocols.kafka.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -20,6 +21,9 @@ from millstream.storage.inspect.log_summary import summarize_log
 
 UNKNOWN_BYTES = -1
 
+ERROR_SINCE = 3
+"""The first version with an error of the whole response."""
+
 
 async def describe_log_dirs(
     request: DescribeLogDirsRequest, context: RequestContext
@@ -28,6 +32,15 @@ async def describe_log_dirs(
 
     Unknown topics and partitions are left out, as by Kafka.
     """
+    if (refusal := context.cluster_refusal()) is not None:
+        code = code_of(refusal)
+        refused = DescribeLogDirsResponseResult(error_code=code, log_dir="", topics=())
+        return DescribeLogDirsResponse(
+            throttle_time_ms=context.throttle_ms,
+            error_code=code,
+            # Older versions have no other place for an error.
+            results=(refused,) if context.version < ERROR_SINCE else (),
+        )
     data, total, usable = await asyncio.to_thread(_measure, context.broker.store.path)
     result = DescribeLogDirsResponseResult(
         log_dir=data,

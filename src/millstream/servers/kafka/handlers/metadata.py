@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.broker.access.resources import topic as topic_resource
 from millstream.broker.cluster_view import NO_NODE, PartitionPlacement
 from millstream.broker.topics.topic import NO_ID, Topic
 from millstream.errors import InvalidRequest, MillstreamError
@@ -21,9 +22,8 @@ from millstream.protocols.kafka.messages.metadata import (
     TopicPartitionsCursor,
 )
 from millstream.servers.kafka.handlers.cluster import (
-    CLUSTER_OPERATIONS,
     OPERATIONS_NOT_REQUESTED,
-    TOPIC_OPERATIONS,
+    cluster_operations,
 )
 from millstream.servers.kafka.request_context import RequestContext
 from millstream.storage.files.names import check_topic
@@ -42,7 +42,7 @@ async def metadata(request: MetadataRequest, context: RequestContext) -> Metadat
     """Describe the node and the topics of the request, or all topics."""
     broker = context.broker
     operations = (
-        CLUSTER_OPERATIONS
+        cluster_operations(context)
         if request.include_cluster_authorized_operations
         else OPERATIONS_NOT_REQUESTED
     )
@@ -64,7 +64,11 @@ async def _topics(
     request: MetadataRequest, context: RequestContext
 ) -> tuple[MetadataResponseTopic, ...]:
     if _is_for_all(request, context.version):
-        return tuple(_describe(topic, request, context) for topic in context.broker.topics.all())
+        return tuple(
+            _describe(topic, request, context)
+            for topic in context.broker.topics.all()
+            if context.may_describe_topic(topic.name)
+        )
     requested = dict.fromkeys(
         request.topics or ()
     )  # Without repetitions, in the order of the request.
@@ -98,13 +102,17 @@ async def _find(
     if requested.topic_id != NO_ID:
         if context.version < TOPIC_ID_SINCE:
             raise InvalidRequest(f"topic ids need version {TOPIC_ID_SINCE} or newer")
-        return topics.by_id(requested.topic_id)
+        topic = topics.by_id(requested.topic_id)
+        context.require_topic_by_id(topic)
+        return topic
     if requested.name is None:
         raise InvalidRequest("a topic needs a name or an id")
-    if topic := topics.find(requested.name):
-        return topic
+    context.require_topic(requested.name)
+    if found := topics.find(requested.name):
+        return found
     check_topic(requested.name)
     if request.allow_auto_topic_creation and context.broker.config.auto_create_topics:
+        context.require_creation(requested.name)
         return await topics.ensure(requested.name)
     return topics.get(requested.name)
 
@@ -121,7 +129,7 @@ def _describe(
             _describe_partition(topic, index, context) for index in range(len(topic.partitions))
         ),
         topic_authorized_operations=(
-            TOPIC_OPERATIONS
+            context.operations_on(topic_resource(topic.name))
             if request.include_topic_authorized_operations
             else OPERATIONS_NOT_REQUESTED
         ),
@@ -165,7 +173,8 @@ def describe_topic_partitions(
         ]
         return _page(refused, context, None)
     if not names:
-        names = {topic.name for topic in context.broker.topics.all()}
+        everything = (topic.name for topic in context.broker.topics.all())
+        names = {name for name in everything if context.may_describe_topic(name)}
     remaining = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in sorted(name for name in names if name >= cursor.topic_name):
@@ -174,6 +183,7 @@ def describe_topic_partitions(
             next_cursor = TopicPartitionsCursor(topic_name=name, partition_index=first)
             return _page(topics, context, next_cursor)
         try:
+            context.require_topic(name)
             topic = context.broker.topics.get(check_topic(name))
         except MillstreamError as error:
             topics.append(
@@ -207,7 +217,7 @@ def _describe_page(
         topic_id=topic.id,
         is_internal=topic.is_internal,
         partitions=tuple(_page_partition(topic, index, context) for index in range(first, end)),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=context.operations_on(topic_resource(topic.name)),
     )
 
 

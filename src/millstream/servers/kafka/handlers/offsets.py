@@ -9,7 +9,7 @@ from uuid import UUID
 
 from millstream.broker.groups.values import NO_EPOCH, NO_OFFSET, OffsetAndMetadata, OffsetCommitter
 from millstream.broker.topics.topic import Topic
-from millstream.errors import MillstreamError, UnknownGroup, UnknownTopic, UnknownTopicId
+from millstream.errors import MillstreamError, UnknownGroup, UnknownTopic, UnknownTopicId, again
 from millstream.protocols.kafka.codec.primitives import NO_ID
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import code_of
@@ -57,6 +57,7 @@ async def offset_commit(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
     """Commit offsets of a group; each offset is accepted or rejected on its own."""
+    refusal = _group_refusal(request.group_id, context)
     codes: dict[tuple[int, int], ErrorCode] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     places: dict[tuple[int, int], TopicPartition] = {}
@@ -64,6 +65,8 @@ async def offset_commit(
         for part in requested.partitions:
             place = (number, part.partition_index)
             try:
+                if refusal is not None:
+                    raise again(refusal)
                 topic = _topic_of(requested.name, requested.topic_id, context)
                 partition = _partition_of(topic, part.partition_index)
                 offset = _offset_of(part, topic)
@@ -109,6 +112,15 @@ async def _commit(
         is_large = code is ErrorCode.MESSAGE_TOO_LARGE
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_large else code
     return ErrorCode.NONE
+
+
+def _group_refusal(group_id: str, context: RequestContext) -> MillstreamError | None:
+    """Return the error if the caller may not do to the group what the API does."""
+    try:
+        context.require_group(group_id)
+    except MillstreamError as error:
+        return error
+    return None
 
 
 def _offset_of(part: OffsetCommitRequestPartition, topic: Topic) -> OffsetAndMetadata:
@@ -255,12 +267,13 @@ def _fetch(
     is_stable_required: bool,
 ) -> list[_TopicOffsets]:
     """Return the committed offsets of a group by topic; of all topics if none are named."""
+    context.require_group(group_id)
     names = [_name_of(topic, context) for topic in topics or ()]
     requested = [
         TopicPartition(name, index)
         for topic, name in zip(topics or (), names, strict=True)
         for index in topic.partitions
-        if name is not None
+        if name is not None and context.may_describe_topic(name)
     ]
     offsets = context.broker.groups.of(group_id).fetch(
         group_id,
@@ -270,12 +283,18 @@ def _fetch(
         is_stable_required=is_stable_required,
     )
     if topics is None:
-        topics = _all_topics(offsets, context)
+        topics = [
+            topic
+            for topic in _all_topics(offsets, context)
+            if context.may_describe_topic(topic.name)
+        ]
         names = [topic.name for topic in topics]
     return [
         _rejected(topic, ErrorCode.UNKNOWN_TOPIC_ID)
         if name is None
         else _fetched(topic, name, offsets, context)
+        if context.may_describe_topic(name)
+        else _rejected(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         for topic, name in zip(topics, names, strict=True)
     ]
 
@@ -285,9 +304,11 @@ def _name_of(requested: _RequestedTopic, context: RequestContext) -> str | None:
     if context.version < TOPIC_IDS_SINCE:
         return requested.name
     try:
-        return context.broker.topics.by_id(requested.topic_id).name
+        topic = context.broker.topics.by_id(requested.topic_id)
+        context.require_topic_by_id(topic)
     except UnknownTopicId:
         return None
+    return topic.name
 
 
 def _all_topics(
@@ -357,6 +378,7 @@ async def offset_delete(
             except MillstreamError as error:
                 codes[partition] = code_of(error)
     try:
+        context.require_group(request.group_id)
         coordinator = context.broker.groups.of(request.group_id)
         is_subscribed = _reads(coordinator.subscriptions(request.group_id))
         results = await coordinator.delete_offsets(
@@ -425,7 +447,12 @@ def subscribed_topics(subscription: bytes) -> list[str] | None:
 
 def _topic_of(name: str, topic_id: UUID, context: RequestContext) -> Topic:
     topics = context.broker.topics
-    return topics.by_id(topic_id) if topic_id != NO_ID or not name else topics.get(name)
+    if topic_id != NO_ID or not name:
+        topic = topics.by_id(topic_id)
+        context.require_topic_by_id(topic)
+        return topic
+    context.require_topic(name)
+    return topics.get(name)
 
 
 def _partition_of(topic: Topic, index: int) -> TopicPartition:

@@ -22,7 +22,9 @@ from millstream.errors import (
     InvalidTransactionState,
     MillstreamError,
     NotLeader,
+    TransactionalIdAccessDenied,
     UnsupportedCompression,
+    again,
 )
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import code_of
@@ -128,6 +130,7 @@ class PendingProduce:
             (topic, [_PartitionBatch(part.index, part.records) for part in topic.partition_data])
             for topic in request.topic_data
         ]
+        self._refusal = self._transaction_refusal()
         self._slots = [slot for _, slots in self._topics for slot in slots]
         self._waiting = 0
         self._size = 0
@@ -135,17 +138,47 @@ class PendingProduce:
         for topic, slots in self._topics:
             self._resolve(topic, slots)
 
+    def _transaction_refusal(self) -> MillstreamError | None:
+        """Return the error if the caller may not use the transactional id of the request."""
+        transactional_id = self._request.transactional_id
+        if transactional_id is None:
+            return None
+        try:
+            self._context.require_transactional_id(transactional_id)
+        except MillstreamError as error:
+            return error
+        return None
+
     def _resolve(self, topic: ProduceRequestTopic, slots: list[_PartitionBatch]) -> None:
-        topics = self._context.broker.topics
         for slot in slots:
             try:
                 slot.header = check_records(slot.batch, self._context.version)
-                if self._context.version >= TOPIC_ID_SINCE:
-                    slot.partition = topics.by_id(topic.topic_id).partition(slot.index)
-                else:
-                    slot.partition = topics.partition(check_topic(topic.name), slot.index)
+                if self._refusal is not None:
+                    raise again(self._refusal)
+                self._check_transactional(slot.header)
+                slot.partition = self._partition_of(topic, slot.index)
             except MillstreamError as error:
                 slot.error = error
+
+    def _partition_of(self, topic: ProduceRequestTopic, index: int) -> Partition:
+        context = self._context
+        if context.version >= TOPIC_ID_SINCE:
+            found = context.broker.topics.by_id(topic.topic_id)
+            context.require_topic_by_id(found)
+            return found.partition(index)
+        context.require_topic(topic.name)
+        return context.broker.topics.partition(check_topic(topic.name), index)
+
+    def _check_transactional(self, header: BatchHeader) -> None:
+        """Raise if a batch of a transaction comes without the id that the caller has to prove.
+
+        Otherwise a producer could write into a transaction of which it knows only the number.
+        """
+        is_hidden = header.is_transactional and self._request.transactional_id is None
+        if is_hidden and self._context.access is not None:
+            raise TransactionalIdAccessDenied(
+                "a batch of a transaction needs the transactional id in its request"
+            )
 
     # Preparation: what has to be awaited before a batch can be appended.
 

@@ -29,6 +29,7 @@ async def _describe(
     topic: str, index: int, context: RequestContext
 ) -> DescribeProducersResponsePartition:
     try:
+        context.require_topic(topic)
         partition = context.broker.topics.partition(topic, index)
         await partition.open()
         producers = partition.appender.producers()

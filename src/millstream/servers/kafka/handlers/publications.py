@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.broker.access.resources import ResourceType, transactional_id
 from millstream.broker.transactions.publication import ProposedTransaction, PublicationProposal
 from millstream.broker.transactions.transaction import TransactionProducer
 from millstream.errors import MillstreamError
@@ -33,6 +34,7 @@ async def publish_transactions(
         client_id=context.client_id,
     )
     try:
+        _check_rights(proposal, context)
         published = await context.broker.transactions.publish(proposal)
     except MillstreamError as error:
         return PublishTransactionsResponse(
@@ -41,3 +43,19 @@ async def publish_transactions(
     return PublishTransactionsResponse(
         is_repeated=published.is_repeated, last_sequence=published.last_sequence
     )
+
+
+def _check_rights(proposal: PublicationProposal, context: RequestContext) -> None:
+    """Raise unless the caller may use the publisher, each transaction and all under the prefix.
+
+    Other producers whose ids begin with the prefix are fenced, so a right to one id is not enough.
+    """
+    context.require_transactional_id(proposal.publisher)
+    for chosen in proposal.chosen:
+        context.require_transactional_id(chosen.transactional_id)
+    access, caller = context.access, context.caller
+    if access is None or not proposal.prefix:
+        return
+    operation = context.needs.on(ResourceType.TRANSACTIONAL_ID)
+    if not access.check_below(caller, operation, ResourceType.TRANSACTIONAL_ID, proposal.prefix):
+        raise access.denial(caller, operation, transactional_id(proposal.prefix))

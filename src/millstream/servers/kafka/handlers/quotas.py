@@ -55,6 +55,7 @@ def describe_client_quotas(
 ) -> DescribeClientQuotasResponse:
     """Return the quotas of all entities that match."""
     try:
+        context.require_cluster()
         filters = _filters(request.components)
     except MillstreamError as error:
         return DescribeClientQuotasResponse(
@@ -135,6 +136,7 @@ async def alter_client_quotas(
         try:
             if seen[_identity(entry)] > 1:
                 raise InvalidRequest("an entity is repeated")
+            context.require_cluster()
             await _alter(entry, context, is_validate_only=request.validate_only)
         except MillstreamError as error:
             code, message = code_of(error), str(error)

@@ -25,6 +25,12 @@ async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """Begin to move partitions to other nodes, or cancel that, each on its own."""
+    if (refusal := context.cluster_refusal()) is not None:
+        return AlterPartitionReassignmentsResponse(
+            throttle_time_ms=context.throttle_ms,
+            error_code=code_of(refusal),
+            error_message=str(refusal),
+        )
     return AlterPartitionReassignmentsResponse(
         throttle_time_ms=context.throttle_ms,
         allow_replication_factor_change=request.allow_replication_factor_change,
@@ -70,6 +76,12 @@ def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
     """List the partitions that are being moved: those of the request, or all."""
+    if (refusal := context.cluster_refusal()) is not None:
+        return ListPartitionReassignmentsResponse(
+            throttle_time_ms=context.throttle_ms,
+            error_code=code_of(refusal),
+            error_message=str(refusal),
+        )
     wanted = None
     if request.topics is not None:
         wanted = {

@@ -32,6 +32,7 @@ async def _delete(
 ) -> DeleteRecordsResponsePartition:
     index = requested.partition_index
     try:
+        context.require_topic(topic)
         partition = context.broker.topics.partition(topic, index)
         if DELETE not in partition.config.cleanup_policy:
             # A compacted topic keeps the last record of each key.

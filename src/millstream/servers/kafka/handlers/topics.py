@@ -7,6 +7,8 @@ from collections.abc import Hashable, Iterable
 from typing import TypeVar
 from uuid import UUID
 
+from millstream.broker.access.resources import Operation
+from millstream.broker.access.resources import topic as topic_resource
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.configs.topic_settings import TOPIC_CONFIGS
 from millstream.broker.topics.topic import NO_ID, Topic
@@ -63,6 +65,7 @@ async def create_topics(
         try:
             if requested.name in repeated:
                 raise InvalidRequest(f"topic {requested.name!r} is repeated")
+            context.require_creation(requested.name)
             topic = await _create(requested, request, context)
             results.append(_created(topic, context))
         except MillstreamError as error:
@@ -128,6 +131,13 @@ def _partitions_of(requested: CreateTopicsRequestTopic) -> tuple[int | None, Rep
 
 def _created(topic: Topic, context: RequestContext) -> CreateTopicsResponseTopic:
     config = topic.config
+    if not context.may(Operation.DESCRIBE_CONFIGS, topic_resource(topic.name)):
+        return CreateTopicsResponseTopic(
+            name=topic.name,
+            topic_id=topic.id,
+            topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            configs=None,
+        )
     return CreateTopicsResponseTopic(
         name=topic.name,
         topic_id=topic.id,
@@ -164,6 +174,7 @@ async def create_partitions(
         try:
             if requested.name in repeated:
                 raise InvalidRequest(f"topic {requested.name!r} is repeated")
+            context.require_topic(requested.name)
             await _grow(requested, context, is_validate_only=request.validate_only)
         except MillstreamError as error:
             code, message = _answer(error)
@@ -235,7 +246,12 @@ def _find(name: str | None, topic_id: UUID, context: RequestContext) -> tuple[st
     if name is not None and topic_id != NO_ID:
         raise InvalidRequest(f"topic {name!r} must be given by name or by id, got both")
     topics = context.broker.topics
-    topic = topics.by_id(topic_id) if name is None else topics.get(name)
+    if name is None:
+        topic = topics.by_id(topic_id)
+        context.require_topic_by_id(topic)
+    else:
+        context.require_topic(name)
+        topic = topics.get(name)
     return topic.name, topic.id
 
 
@@ -252,7 +268,7 @@ def _check_mutations(context: RequestContext, *, strict_since: int) -> None:
     if quotas.is_empty or context.version < strict_since:
         return
     now = context.broker.clock.monotonic()
-    wait_ms = quotas.wait_ms(QuotaKind.MUTATION, context.principal, context.client_id, now)
+    wait_ms = quotas.wait_ms(QuotaKind.MUTATION, context.principal.name, context.client_id, now)
     if wait_ms > 0:
         context.throttle_ms = max(context.throttle_ms, wait_ms)
         raise QuotaExceeded(QuotaKind.MUTATION.value, wait_ms)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from millstream.broker.access.resources import Operation
+from millstream.broker.access.resources import (
+    transactional_id as transactional_id_resource,
+)
 from millstream.broker.groups.values import OffsetAndMetadata
 from millstream.broker.transactions.transaction import TransactionState
 from millstream.broker.transactions.transaction_coordinators import Verify
@@ -123,13 +127,20 @@ async def _add_partitions(
 ) -> tuple[AddPartitionsToTxnResponseTopic, ...]:
     """Add all partitions or none: if one does not exist, the others are not attempted."""
     requested = [(topic.name, index) for topic in added.topics for index in topic.partitions]
-    unknown = {partition for partition in requested if not _exists(partition, context)}
     codes: Mapping[PartitionTuple, ErrorCode]
-    if unknown:
+    try:
+        context.require_transactional_id(added.transactional_id)
+    except MillstreamError as error:
+        codes = dict.fromkeys(requested, code_of(error))
+        return tuple(_added(topic, codes) for topic in added.topics)
+    refused = {
+        partition: code
+        for partition in requested
+        if (code := _refusal_of(partition, context)) is not None
+    }
+    if refused:
         codes = {
-            partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if partition in unknown
-            else ErrorCode.OPERATION_NOT_ATTEMPTED
+            partition: refused.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)
             for partition in requested
         }
     elif added.verify_only:
@@ -186,6 +197,15 @@ def _added(
     )
 
 
+def _refusal_of(partition: PartitionTuple, context: RequestContext) -> ErrorCode | None:
+    """Return why a partition cannot be added, if it cannot."""
+    try:
+        context.require_topic(partition[0])
+    except MillstreamError as error:
+        return code_of(error)
+    return None if _exists(partition, context) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def _exists(partition: PartitionTuple, context: RequestContext) -> bool:
     name, index = partition
     topic = context.broker.topics.find(name)
@@ -197,6 +217,8 @@ async def add_offsets_to_txn(
 ) -> AddOffsetsToTxnResponse:
     """Add a group's offsets to a transaction."""
     try:
+        context.require_transactional_id(request.transactional_id)
+        context.require_group(request.group_id)
         await context.broker.transactions.of(request.transactional_id).add_offsets(
             request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
         )
@@ -214,6 +236,7 @@ async def add_offsets_to_txn(
 async def end_txn(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
     """Commit or abort a transaction; from version 5 on, return a new epoch for the next one."""
     try:
+        context.require_transactional_id(request.transactional_id)
         producer = await context.broker.transactions.of(request.transactional_id).end(
             request.transactional_id,
             request.producer_id,
@@ -249,6 +272,9 @@ async def txn_offset_commit(
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     for position in _positions(request):
         try:
+            context.require_transactional_id(request.transactional_id)
+            context.require_group(request.group_id)
+            context.require_topic(position.topic)
             offsets[position.topic_partition] = _offset_of(position, context)
         except MillstreamError as error:
             codes[position.topic_partition] = code_of(error)
@@ -352,6 +378,7 @@ def _described(
     transactional_id: str, context: RequestContext
 ) -> DescribeTransactionsResponseTransaction:
     try:
+        context.require_transactional_id(transactional_id)
         description = context.broker.transactions.of(transactional_id).describe(transactional_id)
     except MillstreamError as error:
         return DescribeTransactionsResponseTransaction(
@@ -367,6 +394,7 @@ def _described(
         topics=tuple(
             DescribeTransactionsResponseTopic(topic=topic, partitions=tuple(partitions))
             for topic, partitions in partitions_by_topic(description.partitions).items()
+            if context.may_describe_topic(topic)
         ),
     )
 
@@ -390,7 +418,10 @@ def list_transactions(
                 transaction_state=transaction.state.value,
             )
             for transaction in listed
-            if (not states or transaction.state.value in states)
+            if context.may(
+                Operation.DESCRIBE, transactional_id_resource(transaction.transactional_id)
+            )
+            and (not states or transaction.state.value in states)
             and (not producer_ids or transaction.producer.id in producer_ids)
         ),
     )

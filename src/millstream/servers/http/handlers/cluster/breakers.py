@@ -8,12 +8,14 @@ from http import HTTPStatus
 import msgspec
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.errors import MillstreamError, NotLeader
 from millstream.protocols.http.cluster import BreakerBody, BreakersAnswer, BreakerShape
 from millstream.protocols.peer.handshake import Purpose
 from millstream.servers.http.handlers.cluster.node_parameter import node_of
 from millstream.servers.http.handlers.cluster.replica_reports import REPORT_SECONDS_MAX
 from millstream.servers.http.routing.bodies import read_message
+from millstream.servers.http.routing.operation_access import cluster_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -91,5 +93,6 @@ OPERATIONS = (
                 {"node_id": 2, "breaker": "tripped", "error": None},
             ],
         },
+        access=cluster_access(Operation.ALTER),
     ),
 )

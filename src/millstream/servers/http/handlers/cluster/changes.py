@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.cluster_admin import ReplicaMove
 from millstream.errors import ElectionNotNeeded, InvalidRequest
 from millstream.protocols.http.cluster import (
@@ -28,6 +29,7 @@ from millstream.records.topic_partition import TopicPartition
 from millstream.servers.http.handlers.cluster.node_parameter import node_of
 from millstream.servers.http.handlers.cluster.replica_reports import collect_reports, page_of
 from millstream.servers.http.routing.bodies import read_message, read_query
+from millstream.servers.http.routing.operation_access import cluster_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -178,6 +180,7 @@ OPERATIONS = (
         tag="cluster",
         example={"partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2, 4]}]},
         answer_example={"moves": [_MOVE]},
+        access=cluster_access(Operation.ALTER),
     ),
     HttpOperation(
         "POST",
@@ -190,6 +193,7 @@ OPERATIONS = (
         tag="cluster",
         example={"dry_run": True},
         answer_example={"moves": [_MOVE]},
+        access=cluster_access(Operation.ALTER),
     ),
     HttpOperation(
         "POST",
@@ -213,6 +217,7 @@ OPERATIONS = (
                 }
             ]
         },
+        access=cluster_access(Operation.ALTER),
     ),
     HttpOperation(
         "DELETE",
@@ -223,5 +228,6 @@ OPERATIONS = (
         query=RemoveNodeQuery,
         tag="cluster",
         answer_example={"node_id": 4, "replicas_left": 12, "moves": [_MOVE]},
+        access=cluster_access(Operation.ALTER),
     ),
 )

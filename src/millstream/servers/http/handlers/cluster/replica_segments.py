@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.loop_threads import LoopThreads
 from millstream.errors import NotLeader, UnknownLog
 from millstream.protocols.http.cluster import (
@@ -15,6 +16,7 @@ from millstream.protocols.http.cluster import (
     ReplicaSegmentsQuery,
 )
 from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.operation_access import cluster_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -111,5 +113,6 @@ OPERATIONS = (
             ],
             "next": None,
         },
+        access=cluster_access(Operation.DESCRIBE),
     ),
 )

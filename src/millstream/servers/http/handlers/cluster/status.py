@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.broker import Broker
 from millstream.broker.cluster_admin import NodeStatus, PartitionStatus
 from millstream.broker.cluster_view import NO_NODE
@@ -29,6 +30,7 @@ from millstream.servers.http.handlers.cluster.replica_reports import (
     page_of,
 )
 from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.operation_access import cluster_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -80,12 +82,13 @@ def _warnings(broker: Broker, statuses: Iterable[PartitionStatus]) -> Iterator[s
                 f" `millstream cluster breaker reset {node.node_id}` allows them again"
             )
     alive = sum(1 for node in nodes if node.is_alive)
-    if alive == PAIR:
+    # With one replica by default, a node holds only what is lost with it in any case.
+    if alive == PAIR and broker.cluster.default_replication_factor > 1:
         yield (
             "the cluster has 2 nodes: if one is down, writes with acks=all are refused; 3 or 5 are"
             " recommended"
         )
-    elif alive > PAIR:
+    elif alive >= PAIR:
         pairs = [
             status
             for status in statuses
@@ -259,6 +262,7 @@ OPERATIONS = (
             "problems": [],
             "warnings": [],
         },
+        access=cluster_access(Operation.DESCRIBE),
     ),
     HttpOperation(
         "GET",
@@ -290,6 +294,7 @@ OPERATIONS = (
             ],
             "next": None,
         },
+        access=cluster_access(Operation.DESCRIBE),
     ),
     HttpOperation(
         "GET",
@@ -317,5 +322,6 @@ OPERATIONS = (
             ],
             "next": None,
         },
+        access=cluster_access(Operation.DESCRIBE),
     ),
 )

@@ -13,6 +13,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.broker import Broker
 from millstream.broker.groups.consumer.consumer_group import ConsumerGroup
 from millstream.broker.groups.consumer.partition_set import PartitionSet
@@ -33,6 +34,7 @@ from millstream.protocols.kafka.assignment import assigned_partitions
 from millstream.records.topic_partition import TopicPartition
 from millstream.servers.http.handlers.coordinator_lists import ask_coordinators
 from millstream.servers.http.routing.bodies import in_thread_if, read_query
+from millstream.servers.http.routing.operation_access import filtered, group_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -52,7 +54,7 @@ async def list_groups(request: HttpRequest) -> Response:
     query = read_query(request, GroupsQuery)
     broker = request.context.broker
     pages = await ask_coordinators(
-        request, broker.groups.coordinators, GroupsAnswer, lambda: _own_groups(broker, query)
+        request, broker.groups.coordinators, GroupsAnswer, lambda: _own_groups(request, query)
     )
     if len(pages) == 1:
         return json_response(pages[0])
@@ -64,9 +66,26 @@ async def list_groups(request: HttpRequest) -> Response:
     return json_response(GroupsAnswer(groups=shown, next=shown[-1].group if is_more else None))
 
 
-async def _own_groups(broker: Broker, query: GroupsQuery) -> GroupsAnswer:
+def visible_groups(request: HttpRequest, after: str | None, count: int) -> list[Group]:
+    """Return groups of this node that the caller may describe, sorted by name.
+
+    The name of another one is not even a cursor.
+    """
+    broker = request.context.broker
+    visible: list[Group] = []
+    while len(visible) < count:
+        page = broker.groups.page(after, count)
+        visible += [group for group in page if request.may_describe_group(group.group_id)]
+        if len(page) < count:
+            break
+        after = page[-1].group_id
+    return visible[:count]
+
+
+async def _own_groups(request: HttpRequest, query: GroupsQuery) -> GroupsAnswer:
     """Return a page of the groups that this node coordinates."""
-    groups = broker.groups.page(query.after, query.limit + 1)
+    broker = request.context.broker
+    groups = visible_groups(request, query.after, query.limit + 1)
     shown = groups[: query.limit]
     lags = LagReader(broker)
     shapes = [
@@ -100,6 +119,11 @@ async def describe_group(request: HttpRequest) -> Response:
     partitions = await in_thread_if(len(offsets) > OFFSETS_MAX, lambda: sorted({*offsets, *owners}))
     lags = LagReader(broker)
     shapes: list[CommittedShape] = []
+    partitions = [item for item in partitions if request.may_describe_topic(item.topic)]
+    for member in members:
+        member.partitions = [
+            item for item in member.partitions if request.may_describe_topic(item.topic)
+        ]
     for partition in partitions[:OFFSETS_MAX]:
         offset = offsets.get(partition)
         end = await lags.end_of(partition)
@@ -250,6 +274,7 @@ OPERATIONS = (
         query=GroupsQuery,
         tag="groups",
         answer_example={"groups": [{**_EXAMPLE, "members": 2, "partitions": 3}], "next": None},
+        access=filtered("groups that the caller may describe"),
     ),
     HttpOperation(
         "GET",
@@ -273,6 +298,7 @@ OPERATIONS = (
             "partitions": 1,
         },
         is_forwarded=True,
+        access=group_access(Operation.DESCRIBE, checks="topics that the caller may describe"),
     ),
     HttpOperation(
         "DELETE",
@@ -283,5 +309,6 @@ OPERATIONS = (
         errors=(HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE),
         tag="groups",
         is_forwarded=True,
+        access=group_access(Operation.DELETE),
     ),
 )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.groups.lag import PartitionLag
 from millstream.broker.groups.offsets.committed_offsets import CommittedOffset
 from millstream.broker.groups.values import OffsetAndMetadata
@@ -22,6 +23,7 @@ from millstream.errors import InvalidRequest, OffsetOutOfRange
 from millstream.protocols.http.groups import ResetAnswer, ResetBody, ResetShape, ResetTime, ResetTo
 from millstream.records.topic_partition import TopicPartition
 from millstream.servers.http.routing.bodies import read_message
+from millstream.servers.http.routing.operation_access import group_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -50,6 +52,7 @@ async def reset_group(request: HttpRequest) -> Response:
     """
     body = await read_message(request, ResetBody, size_max=RESET_SIZE_MAX)
     broker = request.context.broker
+    request.require_topic(Operation.READ, body.topic)
     group_id: str = request.path_params["group"]
     broker.groups.of(group_id).check_reset(group_id)
     topic = broker.topics.get(body.topic)
@@ -151,5 +154,6 @@ OPERATIONS = (
             ]
         },
         is_forwarded=True,
+        access=group_access(Operation.READ, checks="READ on the topic of the body"),
     ),
 )

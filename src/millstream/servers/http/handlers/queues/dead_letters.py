@@ -6,6 +6,8 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
+from millstream.broker.queues.queue import WorkQueue
 from millstream.protocols.http.queues import (
     DeadLettersAnswer,
     DeadLettersQuery,
@@ -19,6 +21,7 @@ from millstream.servers.http.handlers.queues.queues import QUEUE_SIZE_MAX, queue
 from millstream.servers.http.handlers.record_position import parse_record_position
 from millstream.servers.http.handlers.records import INLINE_RECORDS_MAX
 from millstream.servers.http.routing.bodies import in_thread_if, read_message, read_query
+from millstream.servers.http.routing.operation_access import queue_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -28,14 +31,24 @@ async def list_dead_letters(request: HttpRequest) -> Response:
     """List the records of the dead-letter topic of a queue, one page at a time."""
     query = read_query(request, DeadLettersQuery)
     after = parse_record_position(query.after) if query.after else None
+    queue = queue_of(request)
+    _check_dead_letters(request, queue, Operation.READ)
     box = request.context.broker.dead_letters
-    page = await box.page(queue_of(request), after=after, limit=query.limit)
+    page = await box.page(queue, after=after, limit=query.limit)
     letters = await in_thread_if(
         len(page.letters) > INLINE_RECORDS_MAX,
         lambda: [found_json(letter.partition, letter.record) for letter in page.letters],
     )
     after_text = None if page.next is None else str(page.next)
     return json_response(dead_letters_json(letters, after_text, page.size))
+
+
+def _check_dead_letters(request: HttpRequest, queue: WorkQueue, *operations: Operation) -> None:
+    """Raise unless the caller may do this to the dead-letter topic of the queue, if it has one."""
+    name = queue.config.dead_letter
+    if name:
+        for operation in operations:
+            request.require_topic(operation, name)
 
 
 async def redrive_dead_letters(request: HttpRequest) -> Response:
@@ -47,6 +60,7 @@ async def redrive_dead_letters(request: HttpRequest) -> Response:
     """
     body = await read_message(request, RedriveBody, size_max=QUEUE_SIZE_MAX, is_optional=True)
     queue = queue_of(request)
+    _check_dead_letters(request, queue, Operation.READ, Operation.DELETE)
     result = await request.context.broker.dead_letters.redrive(queue, body.max)
     return json_response(RedriveAnswer(moved=result.moved, remaining=result.remaining))
 
@@ -56,7 +70,9 @@ async def purge_dead_letters(request: HttpRequest) -> Response:
 
     400 means that the first record of the topic is not a dead letter of this queue.
     """
-    result = await request.context.broker.dead_letters.purge(queue_of(request))
+    queue = queue_of(request)
+    _check_dead_letters(request, queue, Operation.DELETE)
+    result = await request.context.broker.dead_letters.purge(queue)
     return json_response(PurgeAnswer(purged=result.moved, remaining=result.remaining))
 
 
@@ -92,6 +108,7 @@ OPERATIONS = (
             "count": 1,
         },
         is_forwarded=True,
+        access=queue_access(Operation.DESCRIBE, checks="READ on the dead-letter topic"),
     ),
     HttpOperation(
         "POST",
@@ -106,6 +123,9 @@ OPERATIONS = (
         example={"max": 1000},
         answer_example={"moved": 12, "remaining": 0},
         is_forwarded=True,
+        access=queue_access(
+            Operation.READ, Operation.WRITE, checks="READ and DELETE on the dead-letter topic"
+        ),
     ),
     HttpOperation(
         "DELETE",
@@ -117,5 +137,6 @@ OPERATIONS = (
         tag="queues",
         answer_example={"purged": 12, "remaining": 0},
         is_forwarded=True,
+        access=queue_access(Operation.READ, checks="DELETE on the dead-letter topic"),
     ),
 )

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from msgspec import UNSET
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.queues.job_browser import QueuedJob, RecordPosition, browse_jobs
 from millstream.protocols.http.queues import (
     BrowsedJobsAnswer,
@@ -21,6 +22,7 @@ from millstream.servers.http.handlers.queues.queues import queue_of
 from millstream.servers.http.handlers.record_position import parse_record_position
 from millstream.servers.http.handlers.records import INLINE_RECORDS_MAX
 from millstream.servers.http.routing.bodies import in_thread_if, read_query
+from millstream.servers.http.routing.operation_access import queue_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -97,5 +99,6 @@ OPERATIONS = (
             "gaps": [],
         },
         is_forwarded=True,
+        access=queue_access(Operation.DESCRIBE, Operation.READ),
     ),
 )

@@ -23,6 +23,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.queues.queue import WorkQueue
 from millstream.broker.queues.values import ClaimResult, LeasedJob
 from millstream.broker.quotas import QuotaKind
@@ -44,6 +45,7 @@ from millstream.servers.http.live.sse import frame, stream_head
 from millstream.servers.http.live.subscriber import LiveEvent
 from millstream.servers.http.routing.bodies import read_query
 from millstream.servers.http.routing.disconnect import DisconnectReason, watch_disconnect
+from millstream.servers.http.routing.operation_access import queue_access
 from millstream.servers.http.routing.operations import HttpOperation, Media
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.throttle import Throttle
@@ -265,5 +267,6 @@ OPERATIONS = (
         tag="queues",
         is_forwarded=True,
         end_event=_end_event,
+        access=queue_access(Operation.READ, Operation.READ),
     ),
 )

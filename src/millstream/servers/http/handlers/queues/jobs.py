@@ -15,6 +15,7 @@ from http import HTTPStatus
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.queues.queue import WorkQueue
 from millstream.broker.queues.values import ClaimResult, LeasedJob
 from millstream.broker.quotas import QuotaKind
@@ -39,6 +40,7 @@ from millstream.protocols.http.records import RequestCost
 from millstream.servers.http.handlers.queues.queues import queue_of
 from millstream.servers.http.routing.bodies import read_message
 from millstream.servers.http.routing.disconnect import DisconnectReason, watch_disconnect
+from millstream.servers.http.routing.operation_access import queue_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -200,6 +202,7 @@ OPERATIONS = (
             "cost": _COST,
         },
         is_forwarded=True,
+        access=queue_access(Operation.READ, Operation.READ),
     ),
     HttpOperation(
         "POST",
@@ -213,6 +216,7 @@ OPERATIONS = (
         example={"receipts": [_RECEIPT]},
         answer_example={"acked": 1, "cost": _COST},
         is_forwarded=True,
+        access=queue_access(Operation.READ),
     ),
     HttpOperation(
         "POST",
@@ -226,6 +230,7 @@ OPERATIONS = (
         example={"receipts": [_RECEIPT], "delay_ms": 5_000},
         answer_example={"nacked": 1, "cost": _COST},
         is_forwarded=True,
+        access=queue_access(Operation.READ),
     ),
     HttpOperation(
         "POST",
@@ -239,6 +244,7 @@ OPERATIONS = (
         example={"receipts": [_RECEIPT]},
         answer_example={"released": 1, "cost": _COST},
         is_forwarded=True,
+        access=queue_access(Operation.READ),
     ),
     HttpOperation(
         "POST",
@@ -252,5 +258,6 @@ OPERATIONS = (
         example={"receipts": [_RECEIPT], "lease_ms": 60_000},
         answer_example={"extended": 1, "deadline_ms": 60_000, "cost": _COST},
         is_forwarded=True,
+        access=queue_access(Operation.READ),
     ),
 )

@@ -13,8 +13,9 @@ from typing import TypeVar
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.queues.queue import WorkQueue
-from millstream.broker.queues.values import QueueChanges
+from millstream.broker.queues.values import DEAD_SUFFIX, QueueChanges
 from millstream.broker.quotas import QuotaKind
 from millstream.errors import Unavailable, UnknownQueue, UnknownTopic
 from millstream.protocols.http.queues import QueueAnswer, QueueBody, QueuesAnswer
@@ -22,6 +23,7 @@ from millstream.protocols.http.strict_json import decode
 from millstream.servers.http.handlers.coordinator_lists import ask_node, gather_parts, retried
 from millstream.servers.http.handlers.topics.topics import partition_count
 from millstream.servers.http.routing.bodies import read_bytes
+from millstream.servers.http.routing.operation_access import filtered, queue_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import FORWARDED, HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -51,10 +53,28 @@ async def put_queue(request: HttpRequest) -> Response:
     )
     broker, name = request.context.broker, request.path_params["queue"]
     before = partition_count(broker.topics, name)
+    _check_put(request, name, changes.dead_letter)
     queue, is_new = await broker.queues.put(name, changes)
     created = partition_count(broker.topics, name) - before
     request.usage.charge(QuotaKind.MUTATION, max(0, created))
     return json_response(_described(queue), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
+
+
+def _check_put(request: HttpRequest, name: str, dead_letter: str | None) -> None:
+    """Raise unless the caller may create the topics that are missing, and fill the dead letters.
+
+    The node writes dead letters later, on behalf of the one who named their topic.
+    """
+    broker = request.context.broker
+    topics = broker.topics
+    if topics.find(name) is None:
+        request.require_creation(name)
+    if dead_letter is None and not broker.queues.knows(name):
+        dead_letter = name + DEAD_SUFFIX
+    if dead_letter is not None:
+        request.require_topic(Operation.WRITE, dead_letter)
+        if topics.find(dead_letter) is None:
+            request.require_creation(dead_letter)
 
 
 def _given(sent: T | UnsetType) -> T | None:
@@ -70,7 +90,11 @@ async def list_queues(request: HttpRequest) -> Response:
 
 async def _own_queues(request: HttpRequest) -> QueuesAnswer:
     """Return the queues that this node coordinates."""
-    queues = request.context.broker.queues.all()
+    queues = [
+        queue
+        for queue in request.context.broker.queues.all()
+        if request.may_describe_group(queue.name)
+    ]
     await asyncio.gather(*(queue.store.catch_up() for queue in queues))
     return QueuesAnswer(queues=[_described(queue) for queue in queues])
 
@@ -85,7 +109,11 @@ async def _all_queues(request: HttpRequest) -> QueuesAnswer:
     asked[broker.node_id] = _own_queues(request)
     parts = await gather_parts(asked)
     queues = {queue.name: queue for part in parts for queue in part.queues}
-    missing = [name for name in broker.queues.names() if name not in queues]
+    missing = [
+        name
+        for name in broker.queues.names()
+        if name not in queues and request.may_describe_group(name)
+    ]
     if missing:
         raise Unavailable(
             "the list would not be complete: no coordinator answers for queue"
@@ -135,7 +163,7 @@ def queue_of(request: HttpRequest) -> WorkQueue:
     try:
         return broker.queues.get(name)
     except UnknownQueue:
-        if not _is_topic(request, name):
+        if not request.may_describe_topic(name) or not _is_topic(request, name):
             raise
     raise UnknownQueue(f"{name} is a topic without a queue: create it with PUT /v1/queues/{name}")
 
@@ -180,6 +208,11 @@ OPERATIONS = (
         example={"lease_ms": 30_000, "deliveries_max": 5, "dead_letter": "mail-dead"},
         answer_example=_EXAMPLE,
         is_forwarded=True,
+        access=queue_access(
+            Operation.ALTER_CONFIGS,
+            Operation.READ,
+            checks="CREATE, if the topic is created; WRITE on the dead-letter topic",
+        ),
     ),
     HttpOperation(
         "GET",
@@ -189,6 +222,7 @@ OPERATIONS = (
         {HTTPStatus.OK: QueuesAnswer},
         tag="queues",
         answer_example={"queues": [_EXAMPLE]},
+        access=filtered("queues that the caller may describe"),
     ),
     HttpOperation(
         "GET",
@@ -199,6 +233,7 @@ OPERATIONS = (
         tag="queues",
         answer_example=_EXAMPLE,
         is_forwarded=True,
+        access=queue_access(Operation.DESCRIBE),
     ),
     HttpOperation(
         "DELETE",
@@ -209,5 +244,6 @@ OPERATIONS = (
         errors=(HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE),
         tag="queues",
         is_forwarded=True,
+        access=queue_access(Operation.DELETE),
     ),
 )

@@ -6,9 +6,11 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.topics.configs.topic_settings import TOPIC_CONFIGS
 from millstream.protocols.http.topics import TopicConfigsAnswer, TopicConfigShape
 from millstream.servers.http.handlers.records import topic_of
+from millstream.servers.http.routing.operation_access import topic_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -55,5 +57,6 @@ OPERATIONS = (
                 }
             ]
         },
+        access=topic_access(Operation.DESCRIBE_CONFIGS),
     ),
 )

@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.groups.group import Group
 from millstream.broker.groups.lag import PartitionLag
 from millstream.broker.topics.topic import Topic
@@ -17,9 +18,15 @@ from millstream.protocols.http.readers import (
     WatcherShape,
 )
 from millstream.servers.http.handlers.coordinator_lists import ask_coordinators
-from millstream.servers.http.handlers.groups.groups import LagReader, members_of, state_name
+from millstream.servers.http.handlers.groups.groups import (
+    LagReader,
+    members_of,
+    state_name,
+    visible_groups,
+)
 from millstream.servers.http.handlers.records import topic_of
 from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.operation_access import topic_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -82,7 +89,7 @@ def _watchers(counts: Counter[str]) -> list[WatcherShape]:
 async def _own_readers(request: HttpRequest, topic: Topic, query: ReadersQuery) -> ReadersAnswer:
     """Return the groups that this node coordinates, and the connections that it has."""
     broker = request.context.broker
-    groups = broker.groups.page(query.after, SCANNED_MAX + 1)
+    groups = visible_groups(request, query.after, SCANNED_MAX + 1)
     lags = LagReader(broker)
     shapes: list[ReadingGroupShape] = []
     last: str | None = None
@@ -160,5 +167,6 @@ OPERATIONS = (
             "watchers": [{"client_id": "dashboard", "connections": 1}],
             "is_queue": False,
         },
+        access=topic_access(Operation.DESCRIBE, checks="groups that the caller may describe"),
     ),
 )

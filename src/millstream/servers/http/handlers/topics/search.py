@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_search import RecordSearch, search_partition
 from millstream.broker.queues.job_browser import RecordPosition
@@ -19,6 +20,7 @@ from millstream.servers.http.handlers.record_position import parse_record_positi
 from millstream.servers.http.handlers.records import INLINE_RECORDS_MAX, topic_of
 from millstream.servers.http.handlers.topics.segments import summaries_of
 from millstream.servers.http.routing.bodies import in_thread_if, read_query
+from millstream.servers.http.routing.operation_access import topic_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -146,5 +148,6 @@ OPERATIONS = (
             "remaining": 7312,
         },
         is_forwarded=True,
+        access=topic_access(Operation.READ),
     ),
 )

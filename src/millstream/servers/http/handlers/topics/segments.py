@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.partition.partition import Partition
 from millstream.broker.queues.job_browser import RecordPosition
 from millstream.broker.topics.topic import Topic
@@ -19,6 +20,7 @@ from millstream.protocols.http.topics import SizesShape
 from millstream.servers.http.handlers.record_position import parse_record_position
 from millstream.servers.http.handlers.records import topic_of
 from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.operation_access import topic_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -157,5 +159,6 @@ OPERATIONS = (
             ],
             "next": "0:0",
         },
+        access=topic_access(Operation.DESCRIBE),
     ),
 )

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from msgspec.structs import asdict as to_fields
 from starlette.responses import Response
 
+from millstream.broker.access.resources import Operation, Resource, ResourceType
 from millstream.broker.broker import Broker
 from millstream.broker.cluster_view import NO_NODE
 from millstream.broker.partition.partition import Partition
@@ -32,6 +33,7 @@ from millstream.servers.http.handlers.records import check_in_sync, topic_of
 from millstream.servers.http.handlers.topics.config_changes import changes_of
 from millstream.servers.http.handlers.topics.segments import sizes_of
 from millstream.servers.http.routing.bodies import read_message, read_query
+from millstream.servers.http.routing.operation_access import checked, filtered, topic_access
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -52,6 +54,7 @@ async def put_topic(request: HttpRequest) -> Response:
     replicas = body.replicas if isinstance(body.replicas, int) else None
     topics, name = request.context.broker.topics, request.path_params["topic"]
     before = partition_count(topics, name)
+    _check_put(request, name, before, partitions)
     topic, is_new = await topics.put(
         name,
         partitions=partitions,
@@ -63,11 +66,23 @@ async def put_topic(request: HttpRequest) -> Response:
     return json_response(_shape(topic), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
 
+def _check_put(request: HttpRequest, name: str, before: int, partitions: int | None) -> None:
+    """Raise unless the caller may create the topic, or change what it has."""
+    may_alter = request.may(Operation.ALTER_CONFIGS, Resource(ResourceType.TOPIC, name))
+    if not before or not (may_alter or request.may_describe_topic(name)):
+        request.require_creation(name)  # Strangers get the same answer, whether it exists or not.
+    if not before:
+        return
+    request.require_topic(Operation.ALTER_CONFIGS, name)
+    if partitions is not None and partitions != before:
+        request.require_topic(Operation.ALTER, name)
+
+
 async def list_topics(request: HttpRequest) -> Response:
     """List topics sorted by name, one page at a time. No partition is opened."""
     query = read_query(request, TopicsQuery)
     broker = request.context.broker
-    topics = broker.topics.page(query.after, query.limit + 1)
+    topics = _visible_page(request, query.after, query.limit + 1)
     shown = topics[: query.limit]
     listed = [ListedTopic(**to_fields(_shape(topic))) for topic in shown]
     if query.sizes:
@@ -76,6 +91,19 @@ async def list_topics(request: HttpRequest) -> Response:
     return json_response(
         TopicsAnswer(topics=listed, next=shown[-1].name if len(topics) > len(shown) else None)
     )
+
+
+def _visible_page(request: HttpRequest, after: str, count: int) -> list[Topic]:
+    """Return topics that the caller may describe. The name of another one is not even a cursor."""
+    topics = request.context.broker.topics
+    visible: list[Topic] = []
+    while len(visible) < count:
+        page = topics.page(after, count)
+        visible += [topic for topic in page if request.may_describe_topic(topic.name)]
+        if len(page) < count:
+            break
+        after = page[-1].name
+    return visible[:count]
 
 
 async def describe_topic(request: HttpRequest) -> Response:
@@ -217,6 +245,7 @@ OPERATIONS = (
         {HTTPStatus.OK: TopicsAnswer},
         query=TopicsQuery,
         answer_example={"topics": [_EXAMPLE], "next": None},
+        access=filtered("topics that the caller may describe"),
     ),
     HttpOperation(
         "PUT",
@@ -231,6 +260,7 @@ OPERATIONS = (
         uses=(QuotaKind.MUTATION,),
         example={"partitions": 1, "retention_ms": 86_400_000},
         answer_example=_EXAMPLE,
+        access=checked("CREATE on the topic or cluster; ALTER_CONFIGS and ALTER, if it exists"),
     ),
     HttpOperation(
         "GET",
@@ -239,6 +269,7 @@ OPERATIONS = (
         "Describe a topic",
         {HTTPStatus.OK: TopicAnswer},
         answer_example=_DESCRIBED,
+        access=topic_access(Operation.DESCRIBE),
     ),
     HttpOperation(
         "GET",
@@ -248,6 +279,7 @@ OPERATIONS = (
         {HTTPStatus.OK: PartitionShape},
         is_forwarded=True,
         answer_example=_DESCRIBED_PARTITION,
+        access=topic_access(Operation.DESCRIBE),
     ),
     HttpOperation(
         "DELETE",
@@ -256,5 +288,6 @@ OPERATIONS = (
         "Delete a topic",
         {HTTPStatus.NO_CONTENT: None},
         uses=(QuotaKind.MUTATION,),
+        access=topic_access(Operation.DELETE),
     ),
 )

@@ -54,6 +54,7 @@ function makeCards(node) {
         ["Started", format.moment(node.started_at)],
         ["Data", code(node.data)],
         ["Commits by", node.commits],
+        ["Default durability", node.durability],
         ["Event loop", node.event_loop],
       ]),
     ),
@@ -73,13 +74,17 @@ function makeCards(node) {
       facts([
         ["Python", machine.python],
         ["Kernel", machine.kernel],
-        ["Processors", `${machine.cpus}${quota}`],
+        ["Processors", `${machine.cpus}${machine.cpu_list && ` (${machine.cpu_list})`}${quota}`],
         ["Memory", format.bytes(machine.memory_bytes)],
         ["Checksums", machine.checksums],
         ["File system", machine.file_system],
         ["Free disk space", format.bytes(machine.free_bytes)],
         ["File descriptors", format.exact(machine.descriptors_max)],
+        ["Clock source", machine.clock_source],
       ]),
+      machine.warnings.length
+        ? h("ul.problems", null, machine.warnings.map((one) => h("li", null, format.visible(one))))
+        : null,
     ),
     card(
       "Opening the data",

@@ -1,0 +1,1 @@
+"""SASL mechanisms by which clients log in, as pure functions of messages and credentials."""
