@@ -386,6 +386,7 @@ def values_of(key: ConfigKey) -> st.SearchStrategy[Any]:
         case ConfigKeyType.PATH:
             text = st.characters(codec="utf-8", exclude_characters="\0")
             found = st.text(text, min_size=1, max_size=PATH_LENGTH_MAX)
+            found = found.filter(lambda path: path.strip().lower() != "none")  # It is "./none".
         case ConfigKeyType.URL:
             found = st.sampled_from(["http://127.0.0.1:4318", "https://collector.example/otlp"])
         case ConfigKeyType.LABEL:

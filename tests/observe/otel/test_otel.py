@@ -371,6 +371,19 @@ def test_no_more_waits_for_a_slow_collector_than_may(tmp_path: Path, collector: 
         assert counters.readings == 1, "one is under way, and none waits"
 
 
+def test_the_last_reading_is_sent_although_one_is_in_flight(tmp_path: Path, collector: Collector):
+    with node(tmp_path, measured(collector, metrics_interval_ms=3_600_000)) as broker:
+        append(broker)
+        export = broker.server._export
+        collector.answering.clear()
+        broker.run(export._send_once())
+        wait_until(lambda: export._sender.is_busy)
+        broker.run(export._send_once(is_last=True))
+        assert export._counters.readings == 2
+        collector.answering.set()
+    assert collector.metrics["millstream_node_ready_flag",] == 0.0
+
+
 def test_stopping_waits_for_a_collector_that_hangs_no_longer_than_it_may(
     tmp_path: Path, collector: Collector, caplog: pytest.LogCaptureFixture
 ):

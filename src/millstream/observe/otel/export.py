@@ -87,18 +87,19 @@ class TelemetryExport:
             await asyncio.sleep(self._config.metrics_interval_ms / 1000)
             await self._send_once()
 
-    async def _send_once(self) -> None:
+    async def _send_once(self, *, is_last: bool = False) -> None:
         """Read all metrics, yielding to the loop between them."""
         if self._sender is None or self._read is None:
             return
-        if self._sender.is_busy:  # Reading them would be a waste: they could not be sent.
+        if self._sender.is_busy and not is_last:
+            # Reading them would be a waste: they could not be sent.
             self._counters.readings_dropped += 1
             return
         readings = []
         for reading in self._read():
             readings.append(reading)
             await asyncio.sleep(0)
-        self._sender.offer(readings)
+        self._sender.offer(readings, is_last=is_last)
 
     # Ending.
 
@@ -106,7 +107,7 @@ class TelemetryExport:
         """Read metrics once more, and start to send what is left in the background."""
         if self._reading is not None:
             self._reading.cancel()
-        await self._send_once()
+        await self._send_once(is_last=True)
         loop = asyncio.get_running_loop()
         flushed = self._flushed = loop.create_future()
 

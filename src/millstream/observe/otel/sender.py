@@ -131,9 +131,12 @@ class MetricsSender:
         counters = self._counters
         return counters.readings > counters.readings_sent + counters.readings_lost
 
-    def offer(self, readings: Sequence[MetricReading]) -> None:
-        """Queue a reading, or drop it if the one before is in flight. Does not block."""
-        if self.is_busy:
+    def offer(self, readings: Sequence[MetricReading], *, is_last: bool = False) -> None:
+        """Queue a reading, or drop it if the one before is in flight. Does not block.
+
+        The last one is queued in any case: it says that the node stops.
+        """
+        if self.is_busy and not is_last:
             self._counters.readings_dropped += 1
             return
         self._counters.readings += 1
