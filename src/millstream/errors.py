@@ -441,6 +441,14 @@ class DataLost(RequestError):
     """Records to be read were deleted, and the reader is configured to fail then."""
 
 
+class LakeError(RequestError):
+    """A table of a lake cannot be read or written, or does not belong to the topic."""
+
+
+class LakeConflict(LakeError):
+    """Another writer has moved the positions of the table. Nothing was committed."""
+
+
 # The caller may wait and try again.
 
 

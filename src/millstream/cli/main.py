@@ -16,6 +16,7 @@ NOUNS = {
     "config": "millstream.cli.config:config",
     "group": "millstream.cli.group.command:group",
     "jobs": "millstream.cli.jobs.command:jobs",
+    "lake": "millstream.cli.lake.command:lake",
     "pipeline": "millstream.cli.pipeline.command:pipeline",
     "queue": "millstream.cli.queue.command:queue",
     "quota": "millstream.cli.quota.command:quota",

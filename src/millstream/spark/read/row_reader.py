@@ -13,6 +13,7 @@ from millstream.clients.aborted_filter import AbortedFilter
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.partition import RecordSource
 from millstream.errors import DataLost, OffsetOutOfRange, UnknownTopicId
+from millstream.formats.record_columns import make_table, stored_columns
 from millstream.formats.typed_batch import OnBadRecord, apply_format
 from millstream.records.arrow.decoder import arrow_batches
 from millstream.records.topic_partition import TopicPartition
@@ -21,7 +22,7 @@ from millstream.spark.options import ReadOptions
 from millstream.spark.read.dead_letters import DEAD_LETTER_COLUMNS, send
 from millstream.spark.read.filters import NO_CONDITIONS, Conditions
 from millstream.spark.read.ranges import OffsetRange, ReadTask
-from millstream.spark.read.tables import arrow_schema, make_table, stored_columns
+from millstream.spark.read.tables import arrow_schema
 from millstream.spark.source_cache import open_source
 from millstream.spark.topic_values import TopicValues
 

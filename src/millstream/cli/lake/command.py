@@ -1,0 +1,181 @@
+"""`millstream lake`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import click
+
+from millstream.cli.jobs.command import bootstrap_option
+from millstream.cli.support.command_group import CommandGroup
+from millstream.cli.support.options import json_option, one_line_errors, progress_bar
+from millstream.cli.support.output import print_table, to_json
+from millstream.config.schema import MIB
+
+_FILE_MIB = 128
+
+table_option = click.option(
+    "--table",
+    metavar="URI",
+    required=True,
+    help="Delta table of the topic: a directory, or an address of an object store such as"
+    " s3://bucket/prefix, whose credentials are taken from its environment variables.",
+)
+
+file_size_option = click.option(
+    "--file-mib",
+    type=click.IntRange(1, 1024),
+    default=_FILE_MIB,
+    show_default=True,
+    help="Size of a Parquet file in MiB, about.",
+)
+
+
+@click.group(cls=CommandGroup)
+def lake() -> None:
+    """Write topics to Delta tables.
+
+    A table has every committed record of a topic once, and says itself up to which offsets. Spark,
+    Polars, DuckDB and others read it without a node. Requires `millstream[lake]`.
+
+    \b
+    Example:
+        millstream lake write orders --table ./lake/orders
+    """
+
+
+@lake.command()
+@click.argument("topic")
+@table_option
+@click.option(
+    "--every",
+    "every_seconds",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="Go on until it is stopped, writing at most once in so many seconds. The default is to"
+    " write once.",
+)
+@file_size_option
+@bootstrap_option
+@json_option
+def write(
+    *,
+    topic: str,
+    table: str,
+    every_seconds: float | None,
+    file_mib: int,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Write what a topic has and its table has not.
+
+    Creates the table if there is none. Can be stopped and repeated at any time: nothing is written
+    twice, and nothing is left out. If records were deleted by retention before they were written,
+    it fails and names them.
+
+    \b
+    Exit status:
+        0  written
+        1  failed; what was committed stays
+        2  wrong usage
+
+    \b
+    Example:
+        millstream lake write orders --table ./lake/orders --every 60
+    """
+    from millstream.clients.kafka.client import KafkaClient  # noqa: PLC0415 - slow to import.
+    from millstream.lake.writer import LakeWriter  # noqa: PLC0415 - slow, with what it needs.
+
+    never = threading.Event()
+    with one_line_errors(), KafkaClient(bootstrap) as client:
+        writer = LakeWriter(client, topic, table, file_bytes=file_mib * MIB)
+        while True:
+            with progress_bar("write", is_bytes=False) as bar:
+                done = writer.run(progress=bar.update)
+            if done.commits or every_seconds is None:
+                _report(done._asdict(), as_json=as_json)
+            if every_seconds is None:
+                return
+            never.wait(every_seconds)
+
+
+@lake.command()
+@click.argument("topic")
+@table_option
+@bootstrap_option
+@json_option
+def status(*, topic: str, table: str, bootstrap: str, as_json: bool) -> None:
+    """Show how far a table is behind its topic.
+
+    \b
+    Example:
+        millstream lake status orders --table ./lake/orders
+    """
+    from millstream.clients.kafka.client import KafkaClient  # noqa: PLC0415 - slow to import.
+    from millstream.lake.writer import LakeWriter  # noqa: PLC0415 - slow, with what it needs.
+
+    with one_line_errors(), KafkaClient(bootstrap) as client:
+        partitions = LakeWriter(client, topic, table).lag()
+    if as_json:
+        rows = [
+            {
+                "partition": lag.partition,
+                "position": lag.position,
+                "log_start": lag.log.start,
+                "log_end": lag.log.end,
+                "lag": lag.offsets,
+            }
+            for lag in partitions
+        ]
+        click.echo(to_json({"topic": topic, "table": table, "partitions": rows}))
+        return
+    print_table(
+        ["partition", "position", "log start", "log end", "lag"],
+        [
+            [
+                lag.partition,
+                "-" if lag.position is None else lag.position,
+                lag.log.start,
+                lag.log.end,
+                lag.offsets,
+            ]
+            for lag in partitions
+        ],
+    )
+
+
+@lake.command()
+@table_option
+@file_size_option
+@json_option
+def compact(*, table: str, file_mib: int, as_json: bool) -> None:
+    """Merge the small files of a table.
+
+    Readers and writers may go on meanwhile. The old files stay until a vacuum of the table.
+
+    \b
+    Example:
+        millstream lake compact --table ./lake/orders
+    """
+    from millstream.lake.table import LakeTable  # noqa: PLC0415 - slow, with what it needs.
+
+    with one_line_errors():
+        opened = LakeTable.open(table)
+        counts = opened.compact(file_bytes=file_mib * MIB)
+    _report(
+        {
+            "files_removed": counts["numFilesRemoved"],
+            "files_added": counts["numFilesAdded"],
+            "version": opened.version,
+        },
+        as_json=as_json,
+    )
+
+
+def _report(values: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(to_json(values))
+    else:
+        words = (f"{name.replace('_', ' ')}: {value}" for name, value in values.items())
+        click.echo(", ".join(words), err=True)

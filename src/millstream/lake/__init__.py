@@ -1,0 +1,1 @@
+"""Topics as Delta tables in a lake: written exactly once, read together with the log."""
