@@ -121,14 +121,17 @@ class PartitionAnywhere:
             ends = await self.remote.ask()
             if self._replica.leader is None:
                 if self._replica.is_in_sync:
-                    try:
-                        await self.partition.settle(ends.high_watermark)
-                    except OffsetNotAvailable as error:
-                        raise LeaderNotAvailable(str(error)) from error
+                    await self._catch_up_with(ends.high_watermark)
                 return
         # It may have been elected while the former leader was asked, and show less than that one
         # until it has taken over.
         await self._take_over()
+
+    async def _catch_up_with(self, offset: int) -> None:
+        try:
+            await self.partition.settle(offset)
+        except OffsetNotAvailable as error:
+            raise LeaderNotAvailable(str(error)) from error
 
     async def _take_over(self) -> None:
         """Wait until this node, which leads, shows what its predecessor has shown."""
