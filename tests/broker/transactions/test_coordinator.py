@@ -360,6 +360,26 @@ async def test_a_partition_that_fails_is_tried_again_until_it_does_not() -> None
     assert state_of(node) is TransactionState.COMPLETE_COMMIT
 
 
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()])
+@in_loop
+async def test_markers_are_written_again_whatever_went_wrong(error: BaseException) -> None:
+    node = await a_node()
+    producer = await begun(node)
+    await node.transactions.add_offsets("id", *producer, "g")
+    partition = node.topics.partition("u", 0)
+    partition.error = node.groups.error = error
+    ending = begin(end(node, producer))
+    await turns()
+    assert not ending.done(), "nobody is told that it has ended"
+    assert state_of(node) is TransactionState.PREPARE_COMMIT
+    partition.error = node.groups.error = None
+    await node.pass_time(10)
+    assert ending.done()
+    assert partition.marks() == [Mark(TransactionProducer(0, 1), is_commit=True)]
+    assert node.groups.finished == [(TransactionProducer(0, 1), frozenset({"g"}), True)]
+    assert state_of(node) is TransactionState.COMPLETE_COMMIT
+
+
 @in_loop
 async def test_an_end_that_takes_long_is_answered_and_the_next_request_is_told_to_wait() -> None:
     node = await a_node()

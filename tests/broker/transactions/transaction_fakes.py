@@ -124,7 +124,7 @@ class FakePartition:
 
     journal: list[Data | Mark] = field(default_factory=list)
     is_open: bool = False
-    error: MillstreamError | None = None
+    error: BaseException | None = None
     held: asyncio.Event | None = None
     attempts: int = 0
 
@@ -172,7 +172,7 @@ class FakeGroups:
         self.staged: dict[tuple[int, str], list[int]] = defaultdict(list)
         self.ended: list[tuple[int, bool]] = []
         self.finished: list[tuple[TransactionProducer, frozenset[str], bool]] = []
-        self.error: MillstreamError | None = None
+        self.error: BaseException | None = None
 
     def stage(self, producer: TransactionProducer, group_id: str, tag: int = 0) -> None:
         self.staged[producer.id, group_id].append(tag)

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from millstream.broker.cluster_admin import ReplicaStatus
+from millstream.cluster.administration.administrator import ClusterAdministrator
+from millstream.cluster.replication.local_replica import LocalReplica
+from millstream.servers.http.handlers.cluster import replica_segments
 from tests.cli.commands import run
 from tests.cluster.forwarding.cluster_http import send, url
 from tests.cluster.local_cluster import LONG_LEASE_MS, LocalCluster, local_cluster, until
@@ -26,6 +30,9 @@ from tests.cluster.replication.damage import (
 from tests.in_loop import in_loop
 
 RECORDS = 60
+
+LOOKS = 10
+"""How often a node looks for its replica: more often than a list of all replicas takes."""
 
 
 async def verify(cluster: LocalCluster, node_id: int, *words: object) -> Result:
@@ -102,6 +109,57 @@ async def test_a_node_that_is_down_is_named_as_unchecked(tmp_path: Path):
         result = await verify(cluster, asked, "--topic", "t")
         assert result.exit_code == 1
         assert result.stdout == f"unchecked: node {follower}: t/0: the node is not alive\n"
+
+
+@in_loop
+async def test_a_replica_that_is_being_created_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        await until_equal(cluster, "t", expected(5))
+        replica = cluster.partition(follower_of(cluster, "t"), "t").replica
+        assert isinstance(replica, LocalReplica)
+        replica.is_present = False
+        look = ClusterAdministrator.replica
+        misses = 0
+
+        def not_yet(self: ClusterAdministrator, topic: str, index: int) -> ReplicaStatus | None:
+            nonlocal misses
+            status = look(self, topic, index)
+            misses += status is None
+            replica.is_present = misses >= LOOKS
+            return status
+
+        monkeypatch.setattr(ClusterAdministrator, "replica", not_yet)
+        result = await verify(cluster, 1, "--topic", "t")
+        assert result.exit_code == 0, result.output
+        assert "3 replicas of 1 partitions" in result.stderr
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@in_loop
+async def test_a_replica_that_is_missing_is_named_as_unchecked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_named: bool
+):
+    async with local_cluster(tmp_path, lease_ttl_ms=LONG_LEASE_MS) as cluster:
+        await cluster.create("t")
+        await fill(cluster, "t", 5)
+        await until_equal(cluster, "t", expected(5))
+        follower = follower_of(cluster, "t")
+        replica = cluster.partition(follower, "t").replica
+        assert isinstance(replica, LocalReplica)
+        monkeypatch.setattr(replica_segments, "OPEN_SECONDS_MAX", 0.1)
+        monkeypatch.setattr(replica, "is_present", False)
+        if not is_named:  # Its metadata is late.
+            del cluster.member(follower).state.partitions[replica.key]
+        asked = next(node for node in cluster.nodes if node != follower)
+        result = await verify(cluster, asked, "--topic", "t")
+        assert result.exit_code == 1
+        missing = "has not opened its replica of t/0 within 0.1 s" if is_named else "has no replica"
+        assert result.stdout.startswith(f"unchecked: node {follower}: t/0: ")
+        assert f"node {follower} {missing}" in result.stdout
 
 
 @in_loop

@@ -145,6 +145,18 @@ async def test_a_node_that_left_has_no_connections():
 
 
 @in_loop
+async def test_a_node_that_leaves_before_an_attempt_to_connect_has_begun_cancels_no_caller():
+    async with running_peer() as server:
+        pool = server.pool()
+        waiting = asyncio.create_task(ping(pool))
+        await asyncio.sleep(0)  # The attempt is made, and has not begun.
+        pool.forget(1)
+        with pytest.raises(PeerUnavailable, match="node 1: its connections were closed"):
+            await waiting
+        pool.close()
+
+
+@in_loop
 async def test_a_call_waits_for_the_next_attempt_only_as_long_as_its_deadline_allows():
     async with scripted_peer(lambda _: asyncio.sleep(0)) as endpoint:
         pass
@@ -172,7 +184,7 @@ async def test_a_closed_pool_sends_nothing_and_releases_those_who_wait():
         waiting = asyncio.create_task(ping(pool))
         await until(lambda: bool(hellos))
         pool.close()
-        with pytest.raises(PeerUnavailable, match="this node stops"):
+        with pytest.raises(PeerUnavailable, match="its connections were closed"):
             await waiting
         with pytest.raises(PeerUnavailable, match="this node stops"):
             await ping(pool)
@@ -205,11 +217,14 @@ async def test_requests_without_a_response_open_the_breaker():
 
     async with scripted_peer(serve) as endpoint, running_peer() as server:
         pool = server.pool(config=config(breaker_failures_max=3), address_of=lambda _: endpoint)
+        waiting = asyncio.create_task(ping(pool))
+        await until(lambda: pool.connection_count == 1)  # Connecting may take longer than this:
         for _ in range(3):
             with pytest.raises(OutcomeUnknown):
                 await ping(pool, timeout_s=0.01)
         assert pool.breaker_states() == {1: BreakerState.OPEN}
         assert pool.counters.calls["Ping"] == {"unknown": 3}
+        waiting.cancel()
         pool.close()
 
 

@@ -126,6 +126,32 @@ async def test_a_follower_that_cannot_ask_the_leader_says_so(tmp_path: Path):
 
 
 @in_loop
+async def test_a_follower_that_does_not_get_what_its_leader_has_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The coordinator of a stream asks before it appends: 409 would be a conflict."""
+    async with local_cluster(tmp_path) as cluster:
+        await create(cluster, "t", factor=3)
+        leader = leader_of(cluster, "t")
+        await submit(cluster.partition(leader, "t"), "1")
+        [follower, _] = others(cluster, leader)
+        await until(lambda: cluster.partition(follower, "t").high_watermark == 1)
+        anywhere = cluster.partition(follower, "t").anywhere
+        assert isinstance(anywhere, PartitionAnywhere)
+        ends = await anywhere.remote.ask()
+
+        async def ask() -> PartitionEnds:
+            return ends._replace(high_watermark=2)
+
+        monkeypatch.setattr(anywhere.remote, "ask", ask)
+        with pytest.raises(LeaderNotAvailable):
+            await anywhere.catch_up()
+        answer = await send(cluster, follower, "GET", RECORDS)
+        assert answer.status == 503, answer.body
+        assert b"has records up to offset 1, and is behind offset 2" in answer.body
+
+
+@in_loop
 async def test_a_leader_that_has_not_taken_over_tells_nobody_where_the_partition_ends(
     tmp_path: Path,
 ):

@@ -10,6 +10,7 @@ import pytest
 from millstream.config.schema import Durability, LogConfig
 from millstream.errors import (
     InvalidBatch,
+    NotLeaderAnymore,
     OffsetOutOfRange,
     ReplicaMismatch,
     RequestError,
@@ -256,6 +257,26 @@ async def test_a_former_leader_is_a_replica_once_all_that_it_wrote_is_durable() 
     syncer.tell()
     await becoming
     assert leader.replication.durable_offset == leader.replication.position.offset == 2
+
+
+@in_loop
+async def test_a_former_leader_acknowledges_nothing_that_was_being_synced() -> None:
+    # No other replica has it. Its successor truncates it, and its client must not believe in it.
+    syncer = HeldSyncer()
+    leader = await make_store(config=SMALL, syncer=syncer).log("a")
+    await fill(leader, 1)
+    leader.replication.set_high_watermark(1)
+    append = leader.submit(batch_of(b"unsynced"))
+    await turns()
+    leader.replication.refuse_unreplicated(NotLeaderAnymore("another node leads"))
+    becoming = asyncio.ensure_future(leader.replication.become_replica())
+    await turns()
+    syncer.sync_now()
+    syncer.tell()
+    await becoming
+    assert leader.replication.durable_offset == 2
+    with pytest.raises(NotLeaderAnymore):
+        await append
 
 
 @in_loop

@@ -110,6 +110,15 @@ class MarkerWriter:
                     what,
                     error,
                 )
+            except asyncio.CancelledError:
+                # If it is something that this waits for that was cancelled, nothing is written yet.
+                # A group of tasks would take it for the end of this one, and the outcome for told.
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                logger.exception("%s: the outcome of a transaction is written again", what)
+            except Exception:
+                # Else the id would wait for the end of this transaction until the next start.
+                logger.exception("%s: cannot write the outcome of a transaction, retrying", what)
             await sleep_on_timers(self._timers, retry_s)
             retry_s = min(2 * retry_s, RETRY_S_MAX)
 

@@ -391,15 +391,20 @@ class _PurposePool:
                     f"node {self._node_id}: cannot connect; next attempt in {seconds:.3f} s"
                 )
             self._start_attempt()
-        assert self._connecting is not None
+        attempt = self._connecting
+        assert attempt is not None
         seconds = max(0.0, deadline - self._loop.time())
         try:
             async with asyncio.timeout(seconds):
-                await asyncio.shield(self._connecting)
+                await asyncio.wait([attempt])  # It is not cancelled with one of its callers.
         except TimeoutError:
             raise PeerUnavailable(
                 f"node {self._node_id}: no connection before the deadline"
             ) from None
+        if attempt.cancelled():
+            # The callers are not. For a task that took it to be cancelled, its work would be over.
+            raise PeerUnavailable(f"node {self._node_id}: its connections were closed")
+        attempt.result()
 
     async def _attempt(self) -> PeerConnection:
         pool, config = self._pool, self._pool.config
@@ -414,9 +419,6 @@ class _PurposePool:
                 timeout_s=config.handshake_ms_max / 1000,
                 ssl_context=pool.ssl_context,
             )
-        except asyncio.CancelledError:
-            # The pool is closed: its callers are not cancelled, but cannot be served.
-            raise PeerUnavailable(f"node {self._node_id}: this node stops") from None
         except PeerUnavailable:
             self._failures += 1
             self._retry_at = self._loop.time() + back_off_seconds(

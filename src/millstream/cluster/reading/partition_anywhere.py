@@ -16,7 +16,7 @@ from millstream.broker.partition.readable_partition import ReadablePartition, Re
 from millstream.cluster.reading.remote_partition import RemotePartition
 from millstream.cluster.replication.local_replica import LocalReplica
 from millstream.cluster.replication.replica_fetcher import PeerCalls
-from millstream.errors import LeaderNotAvailable, NotLeader
+from millstream.errors import LeaderNotAvailable, NotLeader, OffsetNotAvailable
 
 TAKE_OVER_SECONDS_MAX = 1.0
 TAKE_OVER_POLL_SECONDS = 0.02
@@ -113,17 +113,25 @@ class PartitionAnywhere:
     async def catch_up(self) -> None:
         """Return when readers see here everything that was acknowledged before the call.
 
-        A leader knows; any other node asks it, and a replica waits until it has as much.
+        A leader knows; any other node asks it, and a replica waits until it has as much. One that
+        does not get it, because its leader fails at that moment, says so as if there were none: it
+        is not the caller who named an offset that this replica does not have.
         """
         if self._replica.leader is None:
             ends = await self.remote.ask()
             if self._replica.leader is None:
                 if self._replica.is_in_sync:
-                    await self.partition.settle(ends.high_watermark)
+                    await self._catch_up_with(ends.high_watermark)
                 return
         # It may have been elected while the former leader was asked, and show less than that one
         # until it has taken over.
         await self._take_over()
+
+    async def _catch_up_with(self, offset: int) -> None:
+        try:
+            await self.partition.settle(offset)
+        except OffsetNotAvailable as error:
+            raise LeaderNotAvailable(str(error)) from error
 
     async def _take_over(self) -> None:
         """Wait until this node, which leads, shows what its predecessor has shown."""

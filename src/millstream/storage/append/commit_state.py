@@ -275,10 +275,14 @@ class CommitState:
         """Refuse the batches that wait for replicas: all, or those that wait since then or longer.
 
         They are in the log, so nobody knows what will become of them: `error` has to say so.
+        "All" includes those that are being synced. They would wait for replicas next, and a log
+        that becomes a replica would acknowledge them instead, though no other replica has them.
         """
         waiting = self._unreplicated
         while waiting and (since is None or waiting[0][1] <= since):
             waiting.popleft()[0].refuse(error)
+        for append in self.written if since is None else ():
+            append.refuse(error)
 
     # Called by the committer.
 

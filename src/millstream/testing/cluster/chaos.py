@@ -3,6 +3,7 @@
     python -m millstream.testing.cluster.chaos --rounds 20 --seed 7
     python -m millstream.testing.cluster.chaos --seed 7 --first 13 --rounds 1     one round of it
     python -m millstream.testing.cluster.chaos --faults pause,cut-etcd            only these
+    python -m millstream.testing.cluster.chaos --rounds 500 --campaign FILE       in pieces
 
 A round injects one fault while all loads run, holds it, heals it, and waits until every load goes
 on and all replicas are in sync. After some rounds (`--check-every`) the loads are stopped, and
@@ -10,7 +11,8 @@ their histories and all replicas are checked; then new ones begin on new topics.
 
 The seed decides which faults strike where, and for how long. Processes and clients are real, so
 what happens between them differs from run to run. If a promise is broken, the exit status is 1,
-and the data and logs of all nodes are kept.
+and the data and logs of all nodes are kept. With `--campaign`, a file has what was run and checked:
+started again, the command goes on with the other rounds, and sums up all of them.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import millstream
 from millstream.clients.kafka.client import KafkaClient
 from millstream.errors import LogOffline, OutcomeUnknown
+from millstream.testing.cluster.campaign import Campaign, CheckedRound, FailedRounds
 from millstream.testing.cluster.faults import FAULTS, FaultTarget
 from millstream.testing.cluster.loads.confluent import (
     PARTITIONS,
@@ -126,6 +129,11 @@ class RoundResult(NamedTuple):
 class ChaosFailed(AssertionError):
     """A promise was broken, or the cluster did not heal. The cause says what happened."""
 
+    def __init__(self, message: str, rounds: Sequence[Round]) -> None:
+        super().__init__(message)
+        self.rounds = rounds
+        """The rounds since the last check."""
+
 
 def plan_rounds(
     seed: int, rounds: int, faults: Sequence[str] = tuple(FAULTS), *, first: int = 1
@@ -184,21 +192,25 @@ def run_rounds(
     *,
     check_every: int = CHECK_EVERY,
     report: Callable[[str], None] = lambda _: None,
+    checked: Callable[[Sequence[RoundResult]], None] = lambda _: None,
     spark: SparkSession | None = None,
 ) -> list[RoundResult]:
     """Run rounds, and check what loads were told and what replicas have. Raises `ChaosFailed`.
 
-    With `spark`, a streaming query is one of the loads.
+    `checked` is called after each check, with the results of the rounds before it. With `spark`, a
+    streaming query is one of the loads.
     """
     results: list[RoundResult] = []
     for start in range(0, len(rounds), check_every):
         part = rounds[start : start + check_every]
         try:
-            results += _run_checked(cluster, part, report, spark)
+            found = _run_checked(cluster, part, report, spark)
         except ChaosFailed:
             raise
         except Exception as error:
-            raise ChaosFailed(_failure(error, "the check after", part)) from error
+            raise ChaosFailed(_failure(error, "the check after", part), part) from error
+        checked(found)
+        results += found
     return results
 
 
@@ -229,8 +241,9 @@ def _run_checked(
             try:
                 results.append(run_round(cluster, loads, planned, topics[0]))
             except Exception as error:
-                failure = _failure(error, "the last of these rounds", rounds[: index + 1])
-                raise ChaosFailed(failure) from error
+                done = rounds[: index + 1]
+                failure = _failure(error, "the last of these rounds", done)
+                raise ChaosFailed(failure, done) from error
             report(str(results[-1]))
     finally:
         for load in loads:
@@ -346,14 +359,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="Also run a streaming query of Spark, which needs pyspark and Java.",
     )
+    parser.add_argument(
+        "--campaign", help="File of checked rounds: they are not run again, and all are summed up."
+    )
     parser.add_argument("--directory", help="For data and logs; kept. Default: a temporary one.")
     options = parser.parse_args(arguments)
     try:
         rounds = plan_rounds(
             options.seed, options.rounds, options.faults.split(","), first=options.first
         )
+        campaign = Campaign(Path(options.campaign)) if options.campaign else None
     except ValueError as error:
         parser.error(str(error))
+    if campaign is not None:
+        rounds = [planned for planned in rounds if not campaign.has(options.seed, planned.number)]
+        if not rounds:
+            _print("\n".join(campaign.summary()))
+            return 0
     has_namespaces = options.network == "namespaces"
     if has_namespaces and (reason := why_unavailable()) is not None:
         parser.error(f"--network namespaces: {reason}")
@@ -368,9 +390,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             spark = stack.enter_context(_spark_session()) if options.spark else None
             cluster = stack.enter_context(chaos_cluster(directory, has_namespaces=has_namespaces))
             results = run_rounds(
-                cluster, rounds, check_every=options.check_every, report=_print, spark=spark
+                cluster,
+                rounds,
+                check_every=options.check_every,
+                report=_print,
+                checked=lambda found: _note_checked(campaign, options.seed, found),
+                spark=spark,
             )
     except ChaosFailed as error:
+        if campaign is not None:
+            campaign.add([failed_rounds(options.seed, error)])
         _print(f"FAILED {error}")
         _print(f"data and logs are in {directory}")
         _print(f"to repeat it: {_command(options)}")
@@ -380,9 +409,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"seed {options.seed}: {len(results)} rounds in {time.monotonic() - began:.0f} s;"
         f" producers paused {pauses[len(pauses) // 2]:.1f} s (median), {pauses[-1]:.1f} s (longest)"
     )
+    if campaign is not None:
+        _print("\n".join(campaign.summary()))
     if options.directory is None:
         shutil.rmtree(directory)
     return 0
+
+
+def checked_round(seed: int, result: RoundResult) -> CheckedRound:
+    """Return what a campaign keeps of a round."""
+    return CheckedRound(
+        seed=seed,
+        number=result.round.number,
+        fault=result.round.fault,
+        write_pause_s=round(result.write_pause_s, 3),
+        slowest_load=result.slowest_load,
+        slowest_pause_s=round(result.slowest_pause_s, 3),
+        resumed_s=round(result.resumed_s, 3),
+        in_sync_s=round(result.in_sync_s, 3),
+    )
+
+
+def failed_rounds(seed: int, error: ChaosFailed) -> FailedRounds:
+    """Return what a campaign keeps of a failure."""
+    numbers = [planned.number for planned in error.rounds]
+    return FailedRounds(seed, min(numbers), max(numbers), str(error).splitlines()[0])
+
+
+def _note_checked(campaign: Campaign | None, seed: int, found: Sequence[RoundResult]) -> None:
+    if campaign is not None:
+        campaign.add(checked_round(seed, result) for result in found)
 
 
 def _spark_session() -> AbstractContextManager[SparkSession]:

@@ -68,21 +68,20 @@ class StartPosition:
         """
         sources = {topic: partitions_of(topic) for topic in topics}
         check_partition_count(partition for listed in sources.values() for partition in listed)
-        for listed in sources.values():
-            for partition in listed:
-                await partition.open()
         for topic in topics:
             for index, position in self._positions.get(topic.name, {}).items():
                 if not position.is_foreign(topic.id):
                     topic.partition(index)
         return {
-            topic: {
-                partition: await self._start(partition) for partition in listed if partition.is_open
-            }
+            topic: {partition: await self._start(partition) for partition in listed}
             for topic, listed in sources.items()
         }
 
     async def _start(self, partition: ReadablePartition) -> PartitionStart:
+        # In a cluster, another node may have to be asked from one moment to the next. A partition
+        # that is left out here would be taken for a new one, and start with its first record.
+        while not partition.is_open:
+            await partition.open()
         positions = self._positions.get(partition.topic)
         if positions is not None:
             return await _continue(partition, positions)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 
 from starlette.responses import Response
 
 from millstream.broker.access.resources import Operation
+from millstream.broker.broker import Broker
+from millstream.broker.cluster_admin import ReplicaStatus
 from millstream.broker.loop_threads import LoopThreads
-from millstream.errors import NotLeader, UnknownLog
+from millstream.errors import NotLeader, Unavailable, UnknownLog
 from millstream.protocols.http.cluster import (
     CheckedSegmentShape,
     DamagedRangeShape,
@@ -27,12 +30,19 @@ PAGE_BYTES_MAX = 64 * 1024 * 1024
 
 PAGE_SEGMENTS_MAX = 1_000
 
+OPEN_SECONDS_MAX = 5.0
+OPEN_POLL_SECONDS = 0.05
+"""How long a node waits for a replica that it does not have yet, and how often it looks. Metadata
+names the replicas of a new partition a moment before their nodes have made them.
+"""
+
 
 async def check_segments(request: HttpRequest) -> Response:
     """Read a part of the replica that a node has, check every byte, and return digests.
 
     Uncleaned segments of two replicas are equal if their digests are. Damage is also reported to
-    the node that has it, which copies the segments from another replica.
+    the node that has it, which copies the segments from another replica. A replica that is being
+    created is waited for, for a moment.
     """
     query = read_query(request, ReplicaSegmentsQuery)
     broker = request.context.broker
@@ -41,9 +51,7 @@ async def check_segments(request: HttpRequest) -> Response:
         if all(node.node_id != query.node for node in broker.admin.nodes()):
             raise UnknownLog(f"the cluster has no node {query.node}")
         raise NotLeader(f"node {query.node} is asked", leader=query.node)
-    status = broker.admin.replica(query.topic, query.partition)
-    if status is None:
-        raise UnknownLog(f"node {query.node} has no replica of {query.topic}/{query.partition}")
+    status = await _opened_replica(broker, query)
     log = partition.log
     checked = await check_log(
         log,
@@ -66,6 +74,25 @@ async def check_segments(request: HttpRequest) -> Response:
             next=checked.next_offset,
         )
     )
+
+
+async def _opened_replica(broker: Broker, query: ReplicaSegmentsQuery) -> ReplicaStatus:
+    """Return the replica of this node when its log is open, or raise if it is not for long."""
+    deadline = broker.clock.monotonic() + OPEN_SECONDS_MAX
+    while True:
+        partition = broker.topics.partition(query.topic, query.partition)
+        status = broker.admin.replica(query.topic, query.partition)
+        if status is not None and partition.is_open:
+            return status
+        if broker.clock.monotonic() >= deadline:
+            break
+        await asyncio.sleep(OPEN_POLL_SECONDS)
+    if query.node in broker.cluster.placement(query.topic, query.partition).replicas:
+        raise Unavailable(
+            f"node {query.node} has not opened its replica of {query.topic}/{query.partition}"
+            f" within {OPEN_SECONDS_MAX:g} s"
+        )
+    raise UnknownLog(f"node {query.node} has no replica of {query.topic}/{query.partition}")
 
 
 def _shape(segment: CheckedSegment) -> CheckedSegmentShape:
