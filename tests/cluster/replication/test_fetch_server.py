@@ -15,6 +15,7 @@ from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.messages.peer_fetch import (
     PeerFetchRequest,
     PeerFetchRequestPartition,
+    PeerFetchResponse,
     PeerFetchResponsePartition,
 )
 from tests.cluster.local_cluster import local_cluster, until
@@ -53,24 +54,28 @@ def fetch(
     )
 
 
+async def answer_of(server: FetchServer, request: PeerFetchRequest) -> PeerFetchResponse:
+    answer: asyncio.Future[PeerFetchResponse] = asyncio.get_running_loop().create_future()
+    server.fetch(request, FOLLOWER, answer.set_result)
+    return await answer
+
+
 @in_loop
 async def test_a_refused_partition_is_not_refused_again_unless_it_is_named_again(tmp_path: Path):
     # It would end the wait of each later fetch, and leader and follower would run in circles.
     async with local_cluster(tmp_path, 1) as cluster:
         server = cluster.member(1).replicas.server
         topic_id = uuid.UUID(int=7)
-        first = await server.fetch(
-            fetch(session_id=0, session_epoch=0, topics=(topic_id,)), FOLLOWER
-        )
+        first = await answer_of(server, fetch(session_id=0, session_epoch=0, topics=(topic_id,)))
         assert [result.error_code for result in first.partitions] == [
             PeerErrorCode.NOT_LEADER_OR_FOLLOWER
         ]
-        second = await server.fetch(
-            fetch(session_id=first.session_id, session_epoch=1, topics=()), FOLLOWER
+        second = await answer_of(
+            server, fetch(session_id=first.session_id, session_epoch=1, topics=())
         )
         assert second.partitions == ()
-        third = await server.fetch(
-            fetch(session_id=first.session_id, session_epoch=2, topics=(topic_id,)), FOLLOWER
+        third = await answer_of(
+            server, fetch(session_id=first.session_id, session_epoch=2, topics=(topic_id,))
         )
         assert len(third.partitions) == 1
 
@@ -82,7 +87,7 @@ async def test_a_fetch_that_waits_looks_only_at_partitions_with_something_new(
     looks: list[int] = []
     full: set[int] = set()
 
-    async def read_partition(
+    def read_partition(
         _: FetchServer, key: PartitionId, *_args: object
     ) -> PeerFetchResponsePartition:
         looks.append(key.topic_id.int)
@@ -96,7 +101,7 @@ async def test_a_fetch_that_waits_looks_only_at_partitions_with_something_new(
     async with local_cluster(tmp_path, 1) as cluster:
         server = cluster.member(1).replicas.server
         request = fetch(session_id=0, session_epoch=0, topics=topics, wait_ms_max=60_000)
-        answer = asyncio.ensure_future(server.fetch(request, FOLLOWER))
+        answer = asyncio.ensure_future(answer_of(server, request))
         await until(lambda: looks == [1, 2, 3])
         server.wake(PartitionId(topics[1], 0))
         await until(lambda: looks == [1, 2, 3, 2])
@@ -110,12 +115,12 @@ async def test_a_fetch_that_waits_looks_only_at_partitions_with_something_new(
 
 
 @in_loop
-async def test_in_a_large_session_a_fetch_looks_at_what_is_new_and_at_times_at_everything(
+async def test_a_fetch_looks_at_what_is_new_and_at_times_at_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     looks: list[int] = []
 
-    async def read_partition(
+    def read_partition(
         _: FetchServer, key: PartitionId, *args: object
     ) -> PeerFetchResponsePartition:
         looks.append(key.topic_id.int)
@@ -125,7 +130,6 @@ async def test_in_a_large_session_a_fetch_looks_at_what_is_new_and_at_times_at_e
         return PeerFetchResponsePartition(topic_id=key.topic_id, index=0, batches=batches)
 
     monkeypatch.setattr(FetchServer, "_read_partition", read_partition)
-    monkeypatch.setattr(fetch_server, "SMALL_SESSION", 3)
     monkeypatch.setattr(fetch_server, "COMPLETE_SECONDS", 3600.0)
     topics = tuple(uuid.UUID(int=number) for number in range(1, 5))
     async with local_cluster(tmp_path, 1) as cluster:
@@ -136,7 +140,7 @@ async def test_in_a_large_session_a_fetch_looks_at_what_is_new_and_at_times_at_e
             request = fetch(
                 session_id=session_id, session_epoch=session_epoch, topics=named, bytes_max=2000
             )
-            await server.fetch(request, FOLLOWER)
+            await answer_of(server, request)
             return looks.copy()
 
         session_id = 0
@@ -151,26 +155,31 @@ async def test_in_a_large_session_a_fetch_looks_at_what_is_new_and_at_times_at_e
         assert sorted(await looked_at(3)) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("complete_seconds", [0.0, 3600.0])
 @in_loop
 async def test_partitions_whose_backlogs_fill_responses_take_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete_seconds: float
 ):
-    async def read_partition(
+    def read_partition(
         _: FetchServer, key: PartitionId, *args: object
     ) -> PeerFetchResponsePartition:
         remaining = args[-1]
         assert isinstance(remaining, int)
-        batches = memoryview(bytes(1000)) if remaining >= 1000 else None
+        batches = memoryview(bytes(1000)) if remaining else None
         return PeerFetchResponsePartition(topic_id=key.topic_id, index=0, batches=batches)
 
     monkeypatch.setattr(FetchServer, "_read_partition", read_partition)
+    monkeypatch.setattr(fetch_server, "COMPLETE_SECONDS", complete_seconds)
     topics = tuple(uuid.UUID(int=number) for number in range(1, 4))
     async with local_cluster(tmp_path, 1) as cluster:
         server = cluster.member(1).replicas.server
         named, session_id, served = topics, 0, []
         for session_epoch in range(6):
-            response = await server.fetch(
-                fetch(session_id=session_id, session_epoch=session_epoch, topics=named), FOLLOWER
+            response = await answer_of(
+                server,
+                fetch(
+                    session_id=session_id, session_epoch=session_epoch, topics=named, bytes_max=1000
+                ),
             )
             session_id = response.session_id
             named = tuple(result.topic_id for result in response.partitions if result.batches)
