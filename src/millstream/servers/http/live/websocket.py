@@ -266,7 +266,7 @@ class LiveWebSocket:
         topic = await ensured_topic(
             self._broker, message.topic, self._usage, lambda: self._check_creation(message.topic)
         )
-        result = await append(self._broker, topic, message)
+        result = await append(self._broker, topic, message, self._caller)
         owed_ms = self._usage.charge(QuotaKind.PRODUCE, size)
         return append_answer(result, with_throttle(result.timings, owed_ms))
 

@@ -119,7 +119,7 @@ async def append_to_stream(request: HttpRequest) -> Response:
     values = await values_of(stream.row.content_type, body)
     if not values:
         raise InvalidRequest("body must not be an empty array")
-    outcome = await stream.append(values, mark)
+    outcome = await stream.append(values, mark, request.caller)
     request.usage.charge(QuotaKind.PRODUCE, len(body))
     counters = streams.counters
     if outcome.is_duplicate:
