@@ -110,9 +110,9 @@ DENIALS: dict[ResourceType, type[AccessDenied]] = {
 OPEN_READS: dict[ResourceType, frozenset[Operation]] = {
     ResourceType.TOPIC: frozenset({Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}),
     ResourceType.GROUP: frozenset({Operation.DESCRIBE}),
-    ResourceType.CLUSTER: frozenset({Operation.DESCRIBE}),
 }
-"""What everyone may do if reads are open. Committing offsets is a write."""
+"""What everyone may do if reads are open. Committing offsets is a write. Nothing of the cluster:
+ACLs, tokens and users can be listed by those who may describe it."""
 
 T = TypeVar("T")
 
