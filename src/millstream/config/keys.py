@@ -113,7 +113,7 @@ TABLES: Mapping[str, str] = {
     "groups": "consumer groups and their offsets",
     "queues": "queues and their leases",
     "transactions": "transactions, publications and producers",
-    "limits": "clients without a quota of their own",
+    "limits": "clients without a quota of their own, and how much clients may create",
     "logging": "the log on standard error",
     "telemetry": "traces and metrics for an OpenTelemetry collector",
     "cluster": "the cluster that the node belongs to, and etcd",

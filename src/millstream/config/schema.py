@@ -482,6 +482,20 @@ class BrokerConfig(_Limited):
     limit_mutations_per_second: int | None = None
     """Partitions that a client may create or delete per second, if no quota applies to it."""
 
+    limit_topics: int = 0
+    """Topics that there may be in the node or cluster before clients can create no more. 0 is no
+    limit, here and in the following.
+    """
+
+    limit_partitions: int = 0
+    """Partitions that all these topics may have together."""
+
+    limit_topics_per_user: int = 0
+    """Topics that one user may have created. It needs `access.enabled`, as the next one does."""
+
+    limit_partitions_per_user: int = 0
+    """Partitions that the topics of one user may have together."""
+
     _optional: ClassVar[frozenset[str]] = frozenset(
         {
             "limit_producer_bytes_per_second",
@@ -513,6 +527,10 @@ class BrokerConfig(_Limited):
         "limit_consumer_bytes_per_second": (1, 2**53),
         "limit_request_percent": (1, 100_000),
         "limit_mutations_per_second": (1, 2**31 - 1),
+        "limit_topics": (0, 10_000_000),
+        "limit_partitions": (0, 10_000_000),
+        "limit_topics_per_user": (0, 10_000_000),
+        "limit_partitions_per_user": (0, 10_000_000),
     }
 
     def __post_init__(self) -> None:

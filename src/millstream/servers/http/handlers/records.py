@@ -290,12 +290,20 @@ async def topic_to_write(request: HttpRequest) -> Topic:
     """Return the topic in the path; create it if the node does that."""
     name = request.path_params["topic"]
     return await ensured_topic(
-        request.context.broker, name, request.usage, lambda: request.require_creation(name)
+        request.context.broker,
+        name,
+        request.usage,
+        request.caller,
+        lambda: request.require_creation(name),
     )
 
 
 async def ensured_topic(
-    broker: Broker, name: str, usage: ClientUsage, check_creation: Callable[[], None]
+    broker: Broker,
+    name: str,
+    usage: ClientUsage,
+    caller: Caller,
+    check_creation: Callable[[], None],
 ) -> Topic:
     """Return a topic; create it if it does not exist and the node is set to do that.
 
@@ -309,7 +317,7 @@ async def ensured_topic(
         return existing
     check_creation()
     usage.check(QuotaKind.MUTATION)
-    topic = await topics.ensure(name)
+    topic = await topics.ensure(name, creator=caller)
     usage.charge(QuotaKind.MUTATION, topic.partition_count)
     return topic
 

@@ -68,7 +68,9 @@ async def create_stream(request: HttpRequest) -> Response:
     body = await read_bytes(request, size_max=request.context.config.append_size_max)
     values = await values_of(streams.content_type_of(path, requested), body)
     size_max = min(BATCH_SIZE_MAX, request.context.config.append_size_max + BATCH_ROOM)
-    stream, is_new = await streams.create(path, requested, values, message_bytes_max=size_max)
+    stream, is_new = await streams.create(
+        path, requested, values, message_bytes_max=size_max, creator=request.caller
+    )
     streams.use(stream)
     usage = request.usage
     usage.charge(QuotaKind.PRODUCE, len(body))
