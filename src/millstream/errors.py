@@ -70,6 +70,10 @@ class LogFull(RequestError):
     kind: ClassVar[BackpressureKind] = "limit"
 
 
+class CapExceeded(RequestError):
+    """The client has as many topics or partitions as the operator allows, or all clients have."""
+
+
 class InvalidAddress(RequestError):
     """No batch starts at the given physical address."""
 

@@ -54,6 +54,7 @@ from millstream.storage.store import Store, check_store_format
 from millstream.tracing import Tracer
 
 if TYPE_CHECKING:
+    from millstream.broker.access.jwt.jwt_logins import JwtLogins
     from millstream.metadata.interface import LeasedMetadata
     from millstream.node_cluster import NodeCluster
     from millstream.observe.otel.export import TelemetryExport
@@ -119,6 +120,7 @@ class Node:
         self._live: LiveDelivery | None = None
         self._info: NodeInfo | None = None
         self._export: TelemetryExport | None = None
+        self._jwt_logins: JwtLogins | None = None
         self._certificates: ServerCertificates | None = None
         self._certificate_watch: CertificateWatch | None = None
         self._state = _NEW
@@ -182,6 +184,7 @@ class Node:
                 open_cluster=self._open_cluster if is_clustered else None,
                 access_config=config.access,
             )
+            await self._open_jwt_logins(broker)
             kafka = self._kafka = KafkaListener(
                 broker,
                 config.kafka_server,
@@ -262,6 +265,28 @@ class Node:
             tracer=None if self._export is None else self._export.tracer,
         )
         return self._cluster.member
+
+    async def _open_jwt_logins(self, broker: Broker) -> None:
+        """Let clients log in by JWTs, if an issuer is set. Others do not load any of this."""
+        config = self.config
+        if broker.access is None or not config.oauth.is_on:
+            return
+        from millstream.broker.access.jwt.jwt_logins import JwtLogins  # noqa: PLC0415
+        from millstream.http1.outbound import OutboundClient  # noqa: PLC0415
+
+        logins = self._jwt_logins = JwtLogins(
+            config.oauth,
+            OutboundClient(
+                allowed_hosts=config.outbound.allowed_hosts,
+                allowed_networks=config.outbound.allowed_networks,
+                ca_file=config.outbound.ca_file,
+            ),
+            clock=self._clock,
+            timers=LoopTimers(),
+            counters=broker.access.counters,
+        )
+        await logins.open()
+        broker.access.use_jwts(logins)
 
     def _note_wait(self, reason: str | None) -> None:
         self._waits_for = reason
@@ -392,10 +417,7 @@ class Node:
         if was_ready and is_draining:
             await self._give_notice()
         cluster, self._cluster = self._cluster, None
-        if self._certificate_watch is not None:
-            self._certificate_watch.stop()
-        if self._info is not None:
-            self._info.stop()
+        self._stop_watches()
         kafka, self._kafka = self._kafka, None
         http, self._http = self._http, None
         broker, self._broker = self._broker, None
@@ -422,6 +444,15 @@ class Node:
                 seconds = min(config.telemetry.flush_ms_max / 1000, drain_seconds / 2)
                 if not await export.end_flush(seconds):
                     logger.warning("the collector did not accept the remaining telemetry in time")
+
+    def _stop_watches(self) -> None:
+        """Stop what looks at files and numbers from time to time."""
+        if self._certificate_watch is not None:
+            self._certificate_watch.stop()
+        if self._jwt_logins is not None:
+            self._jwt_logins.close()
+        if self._info is not None:
+            self._info.stop()
 
     async def _give_notice(self) -> None:
         """Let clients and other nodes take their work elsewhere, while this node still serves."""

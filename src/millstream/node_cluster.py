@@ -60,6 +60,7 @@ from millstream.servers.http.forwarding.request_forwarder import RequestForwarde
 from millstream.servers.peer.append_handler import AppendHandler
 from millstream.servers.peer.listener import PeerListener
 from millstream.servers.peer.peer_context import ConnectingPeer, PeerContext
+from millstream.servers.peer.peer_gate import PeerGate
 from millstream.servers.peer.read_handlers import PeerReadHandlers
 from millstream.servers.tls import CertificateWatch
 from millstream.storage.files.names import METADATA_FILE
@@ -279,7 +280,7 @@ class NodeCluster:
             CommitTransactionOffsetsRequest, lambda request, _: transactions.commit_offsets(request)
         )
         serve(VerifyTransactionRequest, lambda request, _: transactions.verify(request))
-        serve(AppendBatchRequest, AppendHandler(broker.topics, self.clock))
+        serve(AppendBatchRequest, AppendHandler(broker.topics, self.clock, PeerGate(broker.access)))
         reads = PeerReadHandlers(broker.topics, broker.timers)
         serve(FetchBatchesRequest, reads.fetch)
         serve(FindOffsetRequest, reads.find)

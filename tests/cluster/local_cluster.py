@@ -68,6 +68,8 @@ class LocalCluster:
         """For nodes that are started from now on."""
         self.access = AccessConfig()
         """For nodes that are started from now on."""
+        self.broker: dict[str, Any] = {}
+        """Settings of the brokers of nodes that are started from now on."""
         self.disks: dict[int, Filesystem] = {}
         """File systems of nodes that do not use the one of the machine."""
 
@@ -82,7 +84,7 @@ class LocalCluster:
             data=str(self.directory / str(node_id)),
             kafka=ANY_PORT,
             http=ANY_PORT,
-            broker=BrokerConfig(node_id=node_id),
+            broker=BrokerConfig(node_id=node_id, **self.broker),
             telemetry=self.telemetry,
             access=self.access,
             cluster=ClusterConfig(
@@ -218,12 +220,14 @@ async def local_cluster(
     telemetry: TelemetryConfig | None = None,
     disks: Mapping[int, Filesystem] | None = None,
     access: AccessConfig | None = None,
+    broker: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[LocalCluster]:
     """Run a cluster for the duration of the block."""
     cluster = LocalCluster(directory, count, lease_ttl_ms, racks, settings)
     cluster.telemetry = telemetry or cluster.telemetry
     cluster.access = access or cluster.access
+    cluster.broker.update(broker or {})
     cluster.disks.update(disks or {})
     await cluster.start()
     try:

@@ -26,6 +26,8 @@ from millstream.config.schema import (
     LogConfig,
     LoggingConfig,
     NodeConfig,
+    OAuthConfig,
+    OutboundConfig,
     StoreConfig,
     TelemetryConfig,
     TlsConfig,
@@ -59,6 +61,9 @@ class ConfigKeyType(enum.Enum):
     PRINCIPAL_RULES = "principal rules"
     USERS = "users"
     MECHANISMS = "mechanisms"
+    ALGORITHMS = "algorithms"
+    SERVERS = "servers"
+    NETWORKS = "networks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +113,14 @@ TABLES: Mapping[str, str] = {
     "groups": "consumer groups and their offsets",
     "queues": "queues and their leases",
     "transactions": "transactions, publications and producers",
-    "limits": "clients without a quota of their own",
+    "limits": "clients without a quota of their own, and how much clients may create",
     "logging": "the log on standard error",
     "telemetry": "traces and metrics for an OpenTelemetry collector",
     "cluster": "the cluster that the node belongs to, and etcd",
     "tls": "TLS for clients: certificates of the node and of clients",
     "access": "logins and rights",
+    "oauth": "logins by JWTs that another server issues",
+    "outbound": "requests that the node sends to other servers",
 }
 """The tables of a file, in the order in which they are shown."""
 
@@ -129,6 +136,8 @@ PARTS: Mapping[str, tuple[type, str]] = {
     "cluster": (ClusterConfig, "cluster"),
     "tls": (TlsConfig, "tls"),
     "access": (AccessConfig, "access"),
+    "oauth": (OAuthConfig, "oauth"),
+    "outbound": (OutboundConfig, "outbound"),
 }
 """Each config of a node by its field in `NodeConfig`, with the table that its fields belong to."""
 
@@ -179,6 +188,13 @@ _TEXTS: Mapping[tuple[str, str], ConfigKeyType] = {
     ("tls", "principal_rules"): ConfigKeyType.PRINCIPAL_RULES,
     ("access", "super_users"): ConfigKeyType.USERS,
     ("access", "sasl_mechanisms"): ConfigKeyType.MECHANISMS,
+    ("oauth", "issuer"): ConfigKeyType.LABEL,
+    ("oauth", "audience"): ConfigKeyType.LABEL,
+    ("oauth", "principal_claim"): ConfigKeyType.LABEL,
+    ("oauth", "jwks_url"): ConfigKeyType.URL,
+    ("oauth", "algorithms"): ConfigKeyType.ALGORITHMS,
+    ("outbound", "allowed_hosts"): ConfigKeyType.SERVERS,
+    ("outbound", "allowed_networks"): ConfigKeyType.NETWORKS,
 }
 """Text fields that are not paths, and lists, by part and field."""
 

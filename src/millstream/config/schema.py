@@ -482,6 +482,20 @@ class BrokerConfig(_Limited):
     limit_mutations_per_second: int | None = None
     """Partitions that a client may create or delete per second, if no quota applies to it."""
 
+    limit_topics: int = 0
+    """Topics that there may be in the node or cluster before clients can create no more. 0 is no
+    limit, here and in the following.
+    """
+
+    limit_partitions: int = 0
+    """Partitions that all these topics may have together."""
+
+    limit_topics_per_user: int = 0
+    """Topics that one user may have created. It needs `access.enabled`, as the next one does."""
+
+    limit_partitions_per_user: int = 0
+    """Partitions that the topics of one user may have together."""
+
     _optional: ClassVar[frozenset[str]] = frozenset(
         {
             "limit_producer_bytes_per_second",
@@ -513,6 +527,10 @@ class BrokerConfig(_Limited):
         "limit_consumer_bytes_per_second": (1, 2**53),
         "limit_request_percent": (1, 100_000),
         "limit_mutations_per_second": (1, 2**31 - 1),
+        "limit_topics": (0, 10_000_000),
+        "limit_partitions": (0, 10_000_000),
+        "limit_topics_per_user": (0, 10_000_000),
+        "limit_partitions_per_user": (0, 10_000_000),
     }
 
     def __post_init__(self) -> None:
@@ -1204,6 +1222,9 @@ class SaslMechanism(enum.Enum):
     PLAIN = "PLAIN"
     """The client sends the password: for connections by TLS."""
 
+    OAUTHBEARER = "OAUTHBEARER"
+    """The client sends a JWT of the issuer in `oauth`: for connections by TLS."""
+
 
 USERS_WORDS = f"names of users, of 1 to {LABEL_LENGTH_MAX} printable characters without commas"
 
@@ -1240,8 +1261,8 @@ class AccessConfig(_Limited):
     """Mechanisms by which Kafka clients may log in."""
 
     plain_without_tls: bool = False
-    """Whether PLAIN is offered on connections that are not encrypted: everyone on the way can read
-    the passwords.
+    """Whether PLAIN and OAUTHBEARER are offered on connections that are not encrypted: everyone on
+    the way can read the passwords and JWTs.
     """
 
     scram_iterations: int = 15_000
@@ -1266,6 +1287,141 @@ class AccessConfig(_Limited):
         _check_switch("enabled", self.enabled)
         _check_texts("super_users", self.super_users, is_user_name, USERS_WORDS)
         _check_member("reads", self.reads, ReadAccess)
+
+
+class JwtAlgorithm(enum.Enum):
+    """Algorithms of signatures. Those with a shared secret are not among them, nor is none."""
+
+    RS256 = "RS256"
+    RS384 = "RS384"
+    RS512 = "RS512"
+    PS256 = "PS256"
+    PS384 = "PS384"
+    PS512 = "PS512"
+    ES256 = "ES256"
+    ES384 = "ES384"
+
+
+ALGORITHMS_WORDS = "algorithms: " + ", ".join(item.value for item in JwtAlgorithm)
+
+
+def is_algorithm(value: Any) -> bool:
+    """Return whether a value is an algorithm of signatures."""
+    return isinstance(value, JwtAlgorithm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthConfig(_Limited):
+    """Logins by JWTs that another server issues. The same on all nodes of a cluster."""
+
+    issuer: str | None = None
+    """The claim `iss` that JWTs must have. With it, clients can log in by JWTs."""
+
+    audience: str | None = None
+    """The claim `aud` that JWTs must have, or contain: the name of this cluster at the issuer."""
+
+    jwks_file: str | None = None
+    """File with the public keys of the issuer (JWKS). It is read again when it has changed."""
+
+    jwks_url: str | None = None
+    """Address (https) of the public keys of the issuer (JWKS). Its host must be one of
+    `outbound.allowed_hosts`.
+    """
+
+    principal_claim: str = "sub"
+    """The claim that has the name of the user."""
+
+    algorithms: tuple[JwtAlgorithm, ...] = tuple(JwtAlgorithm)
+    """Algorithms by which JWTs may be signed."""
+
+    leeway_ms: int = 10_000
+    """How far the clocks of the issuer and of this node may differ."""
+
+    refresh_ms: int = 3_600_000
+    """How often the keys are read again. A JWT with an unknown key lets them be read at once, but
+    not more often than every ten seconds.
+    """
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "leeway_ms": (0, 300_000),
+        "refresh_ms": (10_000, 86_400_000),
+    }
+
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        _check_texts("algorithms", self.algorithms, is_algorithm, ALGORITHMS_WORDS)
+        if not self.algorithms:
+            raise InvalidField("{} must name an algorithm", "algorithms")
+        for name in ("issuer", "audience", "principal_claim"):
+            value = getattr(self, name)
+            if not (value is None and name != "principal_claim") and not is_label(value):
+                words = f"{{}} must be {LABEL_WORDS}, got {{value!r}}"
+                raise InvalidField(words, name, value=value)
+        if self.jwks_url is not None and not (
+            is_url(self.jwks_url) and self.jwks_url.startswith("https://")
+        ):
+            words = f"{{}} must be {URL_WORDS}, and of https, got {{value!r}}"
+            raise InvalidField(words, "jwks_url", value=self.jwks_url)
+        if self.jwks_file is not None and self.jwks_url is not None:
+            raise InvalidField("{} and {} cannot be combined", "jwks_file", "jwks_url")
+        has_keys = self.jwks_file is not None or self.jwks_url is not None
+        if self.issuer is None:
+            if has_keys or self.audience is not None:
+                raise InvalidField("{} must be set", "issuer")
+            return
+        if self.audience is None:
+            # Without it, a JWT that the issuer gave to any other service would be accepted.
+            raise InvalidField("{} must be set if {} is", "audience", "issuer")
+        if not has_keys:
+            raise InvalidField("{} or {} must be set", "jwks_file", "jwks_url")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether clients can log in by JWTs."""
+        return self.issuer is not None
+
+
+SERVERS_WORDS = "hosts with or without a port, such as login.example or login.example:8443"
+NETWORKS_WORDS = "networks such as 10.1.0.0/16"
+
+
+def is_server_name(text: Any) -> bool:
+    """Return whether `text` is a host name in lower case, with or without a port."""
+    if not isinstance(text, str):
+        return False
+    host, colon, port = text.partition(":")
+    is_port = port.isdecimal() and 0 < int(port) <= PORT_MAX if colon else True
+    return is_port and host != "*" and _HOST_NAME.fullmatch(host) is not None
+
+
+def is_network(text: Any) -> bool:
+    """Return whether `text` is a network."""
+    try:
+        return isinstance(text, str) and bool(ipaddress.ip_network(text))
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboundConfig(_Limited):
+    """Requests that a node sends to other servers: which ones it may send them to."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts that requests may be sent to, at port 443 or at the one that is given."""
+
+    allowed_networks: tuple[str, ...] = ()
+    """Networks whose addresses these hosts may have although they are not public: without it,
+    loopback, private and link-local addresses are refused.
+    """
+
+    ca_file: str | None = None
+    """Certificates (PEM) of the authorities that certificates of these hosts must be signed by; if
+    it is not set, those of the system.
+    """
+
+    def __post_init__(self) -> None:
+        _check_texts("allowed_hosts", self.allowed_hosts, is_server_name, SERVERS_WORDS)
+        _check_texts("allowed_networks", self.allowed_networks, is_network, NETWORKS_WORDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1323,6 +1479,8 @@ class NodeConfig(_Limited):
     cluster: ClusterConfig = ClusterConfig()
     tls: TlsConfig = TlsConfig()
     access: AccessConfig = AccessConfig()
+    oauth: OAuthConfig = OAuthConfig()
+    outbound: OutboundConfig = OutboundConfig()
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "drain_ms_max": (0, 3_600_000),

@@ -13,21 +13,27 @@ from millstream.config.cpus import CPUS_WORDS, format_cpus, parse_cpus
 from millstream.config.keys import ConfigKey, ConfigKeyType
 from millstream.config.principal_rules import PRINCIPAL_RULES_WORDS, parse_principal_rules
 from millstream.config.schema import (
+    ALGORITHMS_WORDS,
     CLUSTER_NAME_WORDS,
     ENDPOINT_WORDS,
     HOSTS_WORDS,
     LABEL_WORDS,
     MECHANISMS_WORDS,
+    NETWORKS_WORDS,
     ORIGINS_WORDS,
     SERVER_URLS_WORDS,
+    SERVERS_WORDS,
     URL_WORDS,
     USERS_WORDS,
     Endpoint,
+    JwtAlgorithm,
     SaslMechanism,
     is_cluster_name,
     is_host_pattern,
     is_label,
+    is_network,
     is_origin_pattern,
+    is_server_name,
     is_server_url,
     is_url,
     is_user_name,
@@ -71,6 +77,9 @@ _LISTS = (
     ConfigKeyType.SERVER_URLS,
     ConfigKeyType.USERS,
     ConfigKeyType.MECHANISMS,
+    ConfigKeyType.ALGORITHMS,
+    ConfigKeyType.SERVERS,
+    ConfigKeyType.NETWORKS,
 )
 
 
@@ -192,6 +201,24 @@ def _read_mechanisms(_: ConfigKey, given: Any) -> tuple[SaslMechanism, ...]:
     return tuple(SaslMechanism(name.upper()) for name in _split(given))
 
 
+def _read_algorithms(_: ConfigKey, given: Any) -> tuple[JwtAlgorithm, ...]:
+    return tuple(JwtAlgorithm(name.upper()) for name in _split(given))
+
+
+def _read_servers(_: ConfigKey, given: Any) -> tuple[str, ...]:
+    servers = _texts(given)
+    if not all(map(is_server_name, servers)):
+        raise ValueError("not hosts")
+    return servers
+
+
+def _read_networks(_: ConfigKey, given: Any) -> tuple[str, ...]:
+    networks = _texts(given)
+    if not all(map(is_network, networks)):
+        raise ValueError("not networks")
+    return networks
+
+
 def _texts(given: Any) -> tuple[str, ...]:
     """Return a list of texts, in lower case."""
     return tuple(text.lower() for text in _split(given))
@@ -226,6 +253,9 @@ _READERS = {
     ConfigKeyType.PRINCIPAL_RULES: _read_principal_rules,
     ConfigKeyType.USERS: _read_users,
     ConfigKeyType.MECHANISMS: _read_mechanisms,
+    ConfigKeyType.ALGORITHMS: _read_algorithms,
+    ConfigKeyType.SERVERS: _read_servers,
+    ConfigKeyType.NETWORKS: _read_networks,
 }
 
 
@@ -244,6 +274,9 @@ _WORDS = {
     ConfigKeyType.PRINCIPAL_RULES: PRINCIPAL_RULES_WORDS,
     ConfigKeyType.USERS: USERS_WORDS,
     ConfigKeyType.MECHANISMS: MECHANISMS_WORDS,
+    ConfigKeyType.ALGORITHMS: ALGORITHMS_WORDS,
+    ConfigKeyType.SERVERS: SERVERS_WORDS,
+    ConfigKeyType.NETWORKS: NETWORKS_WORDS,
 }
 """The allowed values of kinds whose keys are all alike."""
 

@@ -26,6 +26,8 @@ from millstream.config.schema import (
     KafkaConfig,
     LogConfig,
     NodeConfig,
+    OAuthConfig,
+    OutboundConfig,
     StoreConfig,
     TelemetryConfig,
     TlsConfig,
@@ -107,6 +109,8 @@ def running_broker(
     telemetry: TelemetryConfig | None = None,
     tls: TlsConfig | None = None,
     access: AccessConfig | None = None,
+    oauth: OAuthConfig | None = None,
+    outbound: OutboundConfig | None = None,
 ) -> Iterator[RunningBroker]:
     """Run a broker with its data in the directory `data` for the duration of the block.
 
@@ -124,6 +128,8 @@ def running_broker(
         telemetry=telemetry or TelemetryConfig(),
         tls=tls or TlsConfig(),
         access=access or AccessConfig(),
+        oauth=oauth or OAuthConfig(),
+        outbound=outbound or OutboundConfig(),
     )
     running = RunningBroker(config, filesystem=filesystem)
     running.start()

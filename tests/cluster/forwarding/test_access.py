@@ -6,10 +6,12 @@ is told who the caller is. No node is told the secret of a token.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import httpx
+from websockets.asyncio.client import connect
 
 from millstream.broker.access.acls import Acl, Permission, ResourcePattern
 from millstream.broker.access.caller import Caller
@@ -18,7 +20,7 @@ from millstream.broker.access.resources import Operation, PatternType, ResourceT
 from millstream.config.schema import AccessConfig
 from millstream.protocols.peer.messages.forward import ForwardRequest
 from millstream.servers.http.forwarding import forwarded_requests
-from tests.cluster.forwarding.cluster_http import create, url
+from tests.cluster.forwarding.cluster_http import create, leader_of, url
 from tests.cluster.local_cluster import LocalCluster, local_cluster
 from tests.in_loop import in_loop
 
@@ -137,3 +139,100 @@ async def test_the_node_that_answers_checks_the_caller_too(tmp_path: Path) -> No
             path = f"/v1/queues/{NAME}/claim"
             answer = await ask(cluster, node_id, token, "POST", path, {"max": 1})
             assert answer.status_code == 403, answer.text
+
+
+@in_loop
+async def test_the_leader_checks_the_caller_of_a_forwarded_batch_too(tmp_path: Path) -> None:
+    """Records, streams and WebSockets, whatever the first node said."""
+    async with local_cluster(tmp_path, access=ACCESS) as cluster:
+        await create(cluster, NAME, factor=1)
+        token = await give(cluster, (ResourceType.TOPIC, Operation.READ))
+        writer = await token_of(cluster, "writer", Operation.WRITE)
+        leader = leader_of(cluster, NAME)
+        others = [node_id for node_id in cluster.nodes if node_id != leader]
+        for node_id in others:
+            access = cluster.nodes[node_id].broker.access
+            assert access is not None
+            access.check = lambda *_: True  # type: ignore[method-assign]
+        body = {"records": [{"value": 1}]}
+        path = f"/v1/topics/{NAME}/records"
+        for node_id in others:
+            refused = await ask(cluster, node_id, token, "POST", path, body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (
+                403,
+                "topic_access_denied",
+            )
+            assert (await ask(cluster, node_id, None, "POST", path, body)).status_code == 404
+            answer = await send_by_websocket(cluster, node_id, token)
+            assert answer["error"]["code"] == "topic_access_denied", answer
+        assert cluster.partition(leader, NAME).high_watermark == 0
+        for node_id in others:
+            done = await ask(cluster, node_id, writer, "POST", path, body)
+            assert done.status_code == 201, done.text
+        assert cluster.partition(leader, NAME).high_watermark == len(others)
+
+
+@in_loop
+async def test_the_leader_checks_the_caller_of_a_forwarded_append_to_a_stream(
+    tmp_path: Path,
+) -> None:
+    async with local_cluster(tmp_path, access=ACCESS) as cluster:
+        access = cluster.nodes[1].broker.access
+        assert access is not None
+        _, admin = await access.create_token(user("root"), by=ROOT)
+        path = f"/v1/streams/{NAME}"
+        for node_id in cluster.nodes:
+            made = await ask(cluster, node_id, admin, "PUT", f"{path}-{node_id}", [])
+            assert made.status_code in (200, 201), made.text
+        reader = await give(cluster, (ResourceType.TOPIC, Operation.READ))
+        writer = await token_of(cluster, "writer", Operation.WRITE)
+        names = {
+            node_id: next(
+                topic.name
+                for topic in cluster.nodes[1].broker.topics.all()
+                if topic.name.endswith(f"{NAME}-{node_id}")
+            )
+            for node_id in cluster.nodes
+        }
+        refused = 0
+        for number, name in names.items():
+            leader = leader_of(cluster, name)
+            for node_id in cluster.nodes:
+                if node_id == leader:
+                    continue
+                first = cluster.nodes[node_id].broker.access
+                assert first is not None
+                is_allowed = first.check
+                first.check = lambda *_: True  # type: ignore[method-assign]
+                target = f"{path}-{number}"
+                answer = await ask(cluster, node_id, reader, "POST", target, 1)
+                first.check = is_allowed  # type: ignore[method-assign]
+                assert answer.status_code == 403, answer.text
+                refused += 1
+                assert cluster.partition(leader, name).high_watermark == 0 or number != node_id
+            done = await ask(cluster, 1, writer, "POST", f"{path}-{number}", 1)
+            assert done.status_code in (200, 204), done.text
+        assert refused
+
+
+async def token_of(cluster: LocalCluster, name: str, operation: Operation) -> str:
+    """Return a token of a user who has one right to all topics of the test."""
+    access = cluster.nodes[1].broker.access
+    assert access is not None
+    pattern = ResourcePattern(ResourceType.TOPIC, NAME, PatternType.PREFIXED)
+    await access.create_acl(Acl(pattern, user(name), "*", operation, Permission.ALLOW), by=ROOT)
+    _, text = await access.create_token(user(name), by=ROOT)
+    return text
+
+
+async def send_by_websocket(cluster: LocalCluster, node_id: int, token: str) -> Any:
+    """Return the answer to an append by WebSocket."""
+    address = url(cluster, node_id).replace("http://", "ws://")
+    headers = {"Authorization": f"Bearer {token}"}
+    async with connect(f"{address}/v1/ws", additional_headers=headers) as socket:
+        message = {"op": "append", "id": 1, "topic": NAME, "records": [{"value": 1}]}
+        await socket.send(json.dumps(message))
+        while True:
+            answer = json.loads(await socket.recv())
+            if answer.get("id") == 1:
+                return answer

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from millstream.broker.access.acls import (
     Acl,
@@ -48,14 +48,17 @@ from millstream.broker.access.rows import (
     scram_key_parts,
     token_key,
 )
+from millstream.broker.access.sasl.failure import LoginFailed
 from millstream.broker.access.tokens import (
     ID_BYTES,
     ID_PATTERN,
     SCOPES,
     SECRET_BYTES,
+    TOKEN_PREFIX,
     Scope,
     Token,
     check_limits,
+    digest_of,
     format_token,
     is_same_digest,
     split_token,
@@ -74,6 +77,9 @@ from millstream.errors import (
     UnknownTopic,
 )
 from millstream.metadata.interface import ABSENT, Compare, Metadata, MetadataChange, Watch
+
+if TYPE_CHECKING:
+    from millstream.broker.access.jwt.jwt_logins import JwtLogins
 
 logger = logging.getLogger(__name__)
 
@@ -104,9 +110,9 @@ DENIALS: dict[ResourceType, type[AccessDenied]] = {
 OPEN_READS: dict[ResourceType, frozenset[Operation]] = {
     ResourceType.TOPIC: frozenset({Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}),
     ResourceType.GROUP: frozenset({Operation.DESCRIBE}),
-    ResourceType.CLUSTER: frozenset({Operation.DESCRIBE}),
 }
-"""What everyone may do if reads are open. Committing offsets is a write."""
+"""What everyone may do if reads are open. Committing offsets is a write. Nothing of the cluster:
+ACLs, tokens and users can be listed by those who may describe it."""
 
 T = TypeVar("T")
 
@@ -147,6 +153,15 @@ class Access:
         self.is_internal: Callable[[str], bool] = lambda _: False
         """Whether a topic belongs to the cluster itself."""
         self.counters = AccessCounters()
+        self.jwt: JwtLogins | None = None
+        """Logins by JWTs; None if no issuer is set."""
+        self._jwt_ends: set[int] = set()
+        """Seconds in which logins by JWTs end, that this node was shown by HTTP."""
+
+    def use_jwts(self, logins: JwtLogins) -> None:
+        """Let callers log in by JWTs."""
+        self.jwt = logins
+        logins.keys.on_change = self._callers.clear  # A key may have been withdrawn.
 
     async def open(self) -> None:
         """Load rules and credentials, and follow their changes from now on."""
@@ -282,6 +297,8 @@ class Access:
 
     def log_in_by_token(self, text: str, host: str) -> Caller:
         """Return the caller that a token belongs to; raise `NotAuthenticated` if it has none."""
+        if self.jwt is not None and not text.startswith(TOKEN_PREFIX):
+            return self._log_in_by_jwt(self.jwt, text, host)
         parts = split_token(text)
         token = None if parts is None else self._tokens.get(parts[0])
         # An unknown id is compared with something too: it takes as long as a wrong secret.
@@ -302,6 +319,25 @@ class Access:
                 self._callers.clear()
             self._callers[key] = caller
             self.note_login(caller, "token")
+        return caller
+
+    def _log_in_by_jwt(self, logins: JwtLogins, text: str, host: str) -> Caller:
+        key = (f"jwt {digest_of(text).hex()}", host)  # Not the id of a token.
+        caller = self._callers.get(key)
+        if caller is not None and self.is_current(caller):
+            return caller
+        try:
+            login = logins.check(text)
+        except LoginFailed as failed:
+            self.note_failed_login(failed.user, host, "OAUTHBEARER", failed.reason)
+            raise NotAuthenticated("the JWT is not valid") from None
+        caller = Caller(Principal(USER, login.user), host, expires_ms=login.expires_ms)
+        if len(self._callers) >= CALLERS_MAX:
+            self._callers.clear()
+        self._callers[key] = caller
+        self._jwt_ends.add(-(-login.expires_ms // 1000))
+        self._watch_expiry()
+        self.note_login(caller, "OAUTHBEARER")
         return caller
 
     def caller_of_token(self, token: Token, host: str) -> Caller:
@@ -343,10 +379,12 @@ class Access:
         self.counters.logins[method] += 1
         logger.info("logged in", extra={"method": method, **identity_of(caller)})
 
-    def note_failed_login(self, user: str, host: str, method: str) -> None:
+    def note_failed_login(self, user: str, host: str, method: str, reason: str = "") -> None:
         """Record that a login failed. `user` is what the client claims to be."""
         self.counters.failed_logins[method] += 1
-        logger.warning("a login failed", extra={"method": method, "user": user, "host": host})
+        more = {"reason": reason} if reason else {}
+        fields = {"method": method, "user": user, "host": host, **more}
+        logger.warning("a login failed", extra=fields)
 
     def is_current(self, caller: Caller) -> bool:
         """Return whether the login of a caller is still valid."""
@@ -439,7 +477,7 @@ class Access:
         self, name: str, mechanism: ScramMechanism, credential: ScramCredential, *, by: Caller
     ) -> None:
         """Store the credential of a user; connections that used an older one are closed."""
-        check_name(name)
+        self._check_user_change(name, by)
         if (name, mechanism.value) not in self._scram and len(self._scram) >= USERS_MAX:
             raise InvalidRequest(f"there are {len(self._scram)} credentials, limit is {USERS_MAX}")
         await self._put(scram_key(name, mechanism.value), encode_scram(credential))
@@ -447,10 +485,51 @@ class Access:
 
     async def delete_scram(self, name: str, mechanism: ScramMechanism, *, by: Caller) -> None:
         """Delete the credential of a user; connections that used it are closed."""
+        self._check_user_change(name, by)
         if (name, mechanism.value) not in self._scram:
             raise UnknownCredential(f"user {name[:300]!r} has no credential for {mechanism.value}")
         await self._delete(scram_key(name, mechanism.value))
         self._note_change("user", "deleted", by, user=name, mechanism=mechanism.value)
+
+    async def set_password(
+        self, name: str, credentials: Mapping[ScramMechanism, ScramCredential], *, by: Caller
+    ) -> None:
+        """Give a user these credentials and no others, in one step.
+
+        Connections that used an older one are closed. Without credentials the user has no password
+        any more; raises `UnknownCredential` if it had none.
+        """
+        self._check_user_change(name, by)
+        stored = self.scram_of(name)
+        if not credentials and not stored:
+            raise UnknownCredential(f"user {name[:300]!r} has no password")
+        if len(self._scram) - len(stored) + len(credentials) > USERS_MAX:
+            raise InvalidRequest(f"there are {len(self._scram)} credentials, limit is {USERS_MAX}")
+        puts = {
+            scram_key(name, mechanism.value): encode_scram(credential)
+            for mechanism, credential in credentials.items()
+        }
+        deletes = [scram_key(name, mechanism.value) for mechanism in ScramMechanism]
+        deletes = [key for key in deletes if key not in puts]
+        revision = await self._metadata.transact(puts=puts, deletes=deletes)
+        assert revision is not None, "nothing was compared"
+        for key in deletes:
+            self._follow(key, None, revision)
+        for key, value in puts.items():
+            self._follow(key, value, revision)
+        outcome = "changed" if credentials else "deleted"
+        mechanisms = ", ".join(mechanism.value for mechanism in credentials or stored)
+        self._note_change("user", outcome, by, user=name, mechanism=mechanisms)
+
+    def _check_user_change(self, name: str, by: Caller) -> None:
+        """Raise unless a caller that may alter the cluster may change this user's password."""
+        principal = Principal(USER, check_name(name))
+        if (
+            self.is_super(principal)
+            and not self.is_super(by.principal)
+            and by.principal.kind != NODE
+        ):
+            raise ClusterAccessDenied(f"only a super user can change the password of {principal}")
 
     # Storing.
 
@@ -524,6 +603,8 @@ class Access:
             for token in self._tokens.values()
             if token.expires_ms is not None and token.expires_ms > now_ms
         ]
+        self._jwt_ends = {second for second in self._jwt_ends if second * 1000 > now_ms}
+        later += [second * 1000 for second in self._jwt_ends]
         if later:
             seconds = max((min(later) - now_ms) / 1000, _EXPIRY_STEP_SECONDS)
             self._timer = self._timers.call_later(min(seconds, TIMER_SECONDS_MAX), self._changed)

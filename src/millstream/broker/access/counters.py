@@ -9,6 +9,7 @@ METHODS = ("token", "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "c
 """The ways to log in."""
 
 REFUSED = ("topic", "group", "cluster", "transactional id")
+KEY_READS = ("read", "failed")
 CHANGES = ("acl", "token", "user")
 
 
@@ -24,5 +25,7 @@ class AccessCounters:
     """Operations that were refused, by type of resource."""
     changes: Counter[str] = field(default_factory=Counter)
     """Administrative changes: acl, token, user."""
+    key_reads: Counter[str] = field(default_factory=Counter)
+    """Attempts to read the keys of the issuer of JWTs, by outcome."""
     cut_off: int = 0
     """Connections that were closed because their login had ended."""

@@ -33,6 +33,8 @@ PREFIX_SIZE_MAX = 249
 
 NOTE_SIZE_MAX = 200
 
+TOKEN_PREFIX = "ms_"  # noqa: S105 - not a secret.
+
 _TOKEN = re.compile(r"ms_([0-9a-f]{12})_([A-Za-z0-9_-]{32})")
 
 ID_PATTERN = re.compile(r"[0-9a-f]{12}")

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+from millstream.broker.access.caller import Caller
 from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.record_page import read_page, size_of
@@ -126,19 +127,21 @@ class DeadLetterBox:
                 cursor = page.next_offset
         return DeadLetterPage(letters, next_position, offsets)
 
-    async def redrive(self, queue: WorkQueue, limit: int = REDRIVE_MAX) -> RedriveResult:
+    async def redrive(
+        self, queue: WorkQueue, limit: int = REDRIVE_MAX, caller: Caller | None = None
+    ) -> RedriveResult:
         """Append up to `limit` letters to the topic of the queue as new jobs, and delete them.
 
         Their keys, values and headers are those of the first job; deliveries count from 0 again.
         Raises `InvalidRequest` if the first record is not a letter of this queue.
         """
-        return await self._locks.run(queue.name, self._redrive(queue, limit))
+        return await self._locks.run(queue.name, self._redrive(queue, limit, caller))
 
     async def purge(self, queue: WorkQueue) -> RedriveResult:
         """Delete all letters of the queue. Raises as `redrive` does."""
         return await self._locks.run(queue.name, self._purge(queue))
 
-    async def _redrive(self, queue: WorkQueue, limit: int) -> RedriveResult:
+    async def _redrive(self, queue: WorkQueue, limit: int, caller: Caller | None) -> RedriveResult:
         self._check_not_a_queue(queue)
         moved = 0
         async for partition in self._partitions(queue):
@@ -150,7 +153,7 @@ class DeadLetterBox:
                 jobs = [_job_of(letter) for letter in letters if not _is_damaged(letter)]
                 if jobs:
                     topic = self._topics.by_id(queue.store.topic.id)
-                    await self._appends.append(topic, jobs)
+                    await self._appends.append(topic, jobs, caller=caller)
                 await self._keep(partition, [letter for letter in letters if _is_damaged(letter)])
                 if not await _delete(partition, next_offset):
                     break

@@ -31,6 +31,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.broker.access.caller import Caller
 from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.loop_threads import LoopThreads
 from millstream.broker.queues.job_source import HoldReports, JobSource
@@ -430,15 +431,19 @@ class WorkQueues:
 
     # Changes.
 
-    async def put(self, name: str, changes: QueueChanges) -> tuple[WorkQueue, bool]:
+    async def put(
+        self, name: str, changes: QueueChanges, creator: Caller | None = None
+    ) -> tuple[WorkQueue, bool]:
         """Create a queue or change its settings; returns it, and whether it is new.
 
         Creates the topic of that name if there is none. Records that the topic already has become
         jobs. Durable when this returns.
         """
-        return await self._locks.run(name, self._put(name, changes))
+        return await self._locks.run(name, self._put(name, changes, creator))
 
-    async def _put(self, name: str, changes: QueueChanges) -> tuple[WorkQueue, bool]:
+    async def _put(
+        self, name: str, changes: QueueChanges, creator: Caller | None
+    ) -> tuple[WorkQueue, bool]:
         row = self._rows.get(name)
         config = apply_changes(name, row.config if row else None, changes)
         if row is not None:
@@ -453,7 +458,7 @@ class WorkQueues:
             )
         self._creating.add(name)
         try:
-            topic = await self._topics.ensure(name)
+            topic = await self._topics.ensure(name, creator=creator)
             self._check(name, topic.config)
             create = self._create_shared if self._is_shared else self._create
             return await create(topic, config), True

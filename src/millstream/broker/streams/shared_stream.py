@@ -25,6 +25,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from millstream.broker.access.caller import Caller
 from millstream.broker.partition.partition import Partition
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.streams.in_flight import InFlightAppend
@@ -132,7 +133,9 @@ class SharedStream(DurableStream):
 
     # Writing.
 
-    async def append(self, values: Sequence[bytes], mark: WriteMark) -> StreamAppendResult:
+    async def append(
+        self, values: Sequence[bytes], mark: WriteMark, caller: Caller | None = None
+    ) -> StreamAppendResult:
         """Append one record for each value, all or none; durable when this returns.
 
         Raises if the mark is refused. A duplicate is not appended again.
@@ -144,7 +147,7 @@ class SharedStream(DurableStream):
         while True:
             try:
                 await self._usable()
-                return await self._append(batch, mark, len(values))
+                return await self._append(batch, mark, len(values), caller)
             except (NotLeader, Busy, StreamClosing, PeerUnavailable) as error:
                 # Nothing was appended.
                 if self._clock.monotonic() >= deadline:
@@ -160,10 +163,12 @@ class SharedStream(DurableStream):
             else:
                 await self._read_missed()
 
-    async def _append(self, batch: bytes, mark: WriteMark, count: int) -> StreamAppendResult:
+    async def _append(
+        self, batch: bytes, mark: WriteMark, count: int, caller: Caller | None
+    ) -> StreamAppendResult:
         write, started = InFlightAppend(mark, count), self._clock.monotonic()
         try:
-            sent = self._send(batch, write)
+            sent = self._send(batch, write, caller)
         except (DuplicateWrite, RequestError):
             return await self._refuse(mark)
         appended = await asyncio.shield(sent)
@@ -173,7 +178,9 @@ class SharedStream(DurableStream):
         )
         return self._outcome(mark, appended.offset + count)._replace(timings=timings)
 
-    def _send(self, batch: bytes, write: InFlightAppend) -> asyncio.Task[PartitionAppend]:
+    def _send(
+        self, batch: bytes, write: InFlightAppend, caller: Caller | None
+    ) -> asyncio.Task[PartitionAppend]:
         """Check a mark against all before it, and send its batch."""
         self._check_exists()
         self._check_marks()
@@ -181,7 +188,7 @@ class SharedStream(DurableStream):
         self._in_flight.admit(write, offset, self._clock.monotonic())
         self._expected_end = offset + write.count
         sending = asyncio.get_running_loop().create_task(
-            self._appends.append_batch(self.partition, batch, expected_offset=offset)
+            self._appends.append_batch(self.partition, batch, expected_offset=offset, caller=caller)
         )
         sending.add_done_callback(partial(self._ended, write))
         return sending

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from millstream.broker.access.caller import Caller
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import Appended
 from millstream.broker.state.state_log import StateLog
@@ -211,11 +212,15 @@ class DurableStream:
 
     # Writing.
 
-    async def append(self, values: Sequence[bytes], mark: WriteMark) -> StreamAppendResult:
+    async def append(
+        self, values: Sequence[bytes], mark: WriteMark, caller: Caller | None = None
+    ) -> StreamAppendResult:
         """Append one record for each value, all or none; durable when this returns.
 
-        Raises if the mark is refused. A duplicate is not appended again.
+        Raises if the mark is refused. A duplicate is not appended again. `caller` is the client
+        that sends them, for the node that leads the partition if it is another one.
         """
+        del caller  # This node leads, and has checked it.
         await self.open()
         headers = mark_headers(mark, self.row.topic_id)
         records = [Record(values[0], headers=headers), *map(Record, values[1:])]

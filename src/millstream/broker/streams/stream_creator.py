@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from millstream.broker.access.caller import Caller
 from millstream.broker.partition.partition import Partition
 from millstream.broker.streams.create_stream import (
     ClockReading,
@@ -66,6 +67,7 @@ class StreamCreator:
         *,
         retention_ms: int,
         message_bytes_max: int,
+        creator: Caller | None = None,
     ) -> DurableStream:
         """Create a stream that does not exist; durable, and readable, when this returns."""
         row = new_stream_row(
@@ -83,7 +85,7 @@ class StreamCreator:
         self._registry.add_fork(path, row)
         try:
             await self._registry.state.put([(row_key(path), encode(row))])
-            partition = await self._create_topic(row, message_bytes_max)
+            partition = await self._create_topic(row, message_bytes_max, creator)
             if source is not None:
                 row = await self._inherit(row, source, partition)
             stream = self._factory.make(path, row, partition)
@@ -94,12 +96,15 @@ class StreamCreator:
             raise
         return stream
 
-    async def _create_topic(self, row: StreamRow, message_bytes_max: int) -> Partition:
+    async def _create_topic(
+        self, row: StreamRow, message_bytes_max: int, creator: Caller | None
+    ) -> Partition:
         topic = await self._topics.create(
             row.topic,
             partitions=1,
             topic_id=row.topic_id,
             configs={RETENTION_MS: str(NO_LIMIT), MESSAGE_BYTES: str(message_bytes_max)},
+            creator=creator,
         )
         return topic.partition(0)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from millstream.broker.access.caller import Caller
 from millstream.broker.fair_iteration import iterate_fairly
 from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.state.state_clock import StateClock
@@ -247,7 +248,13 @@ class DurableStreams:
         return DEFAULT_TYPE
 
     async def create(
-        self, path: str, request: CreateStream, values: Sequence[bytes], *, message_bytes_max: int
+        self,
+        path: str,
+        request: CreateStream,
+        values: Sequence[bytes],
+        *,
+        message_bytes_max: int,
+        creator: Caller | None = None,
     ) -> tuple[DurableStream, bool]:
         """Create a stream that starts with `values`; return it, and whether it is new.
 
@@ -256,10 +263,17 @@ class DurableStreams:
         """
         check_path(path)
         self._check_led()
-        return await self._locks.run(path, self._create(path, request, values, message_bytes_max))
+        return await self._locks.run(
+            path, self._create(path, request, values, message_bytes_max, creator)
+        )
 
     async def _create(
-        self, path: str, request: CreateStream, values: Sequence[bytes], message_bytes_max: int
+        self,
+        path: str,
+        request: CreateStream,
+        values: Sequence[bytes],
+        message_bytes_max: int,
+        creator: Caller | None,
     ) -> tuple[DurableStream, bool]:
         registry = self._registry
         if path in registry.streams and registry.lifetimes[path].is_expired:
@@ -278,6 +292,7 @@ class DurableStreams:
             values,
             retention_ms=self._retention_clock.now_ms(),
             message_bytes_max=message_bytes_max,
+            creator=creator,
         )
         self._add(created)
         self.counters.created += 1

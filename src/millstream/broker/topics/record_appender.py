@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from millstream.broker.access.caller import Caller
 from millstream.broker.partition.batch_validator import InvalidBatchRecord
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import Appended
@@ -83,9 +84,17 @@ class BatchForwarder(Protocol):
     """Sends batches to the nodes that lead their partitions; implemented by `cluster`."""
 
     async def append(
-        self, partition: Partition, batch: bytes, refusal: NotLeader, *, expected_offset: int
+        self,
+        partition: Partition,
+        batch: bytes,
+        refusal: NotLeader,
+        *,
+        expected_offset: int,
+        caller: Caller | None,
     ) -> PartitionAppend:
         """Append a batch at the node that `refusal` names; return when it is committed.
+
+        That node is told the caller, and checks its rights again.
 
         If `expected_offset` is not `ANY_OFFSET` and the log does not end there, `Busy` is raised.
 
@@ -122,8 +131,11 @@ class RecordAppender:
         *,
         partitions: Sequence[int | None] | None = None,
         stamp: ProducerStamp = NO_PRODUCER_STAMP,
+        caller: Caller | None = None,
     ) -> AppendResult:
         """Append records; `partitions` has the partition of each, or None to choose it by key.
+
+        `caller` is the client that sends them, None for what the node appends itself.
 
         Returns once the topic's durability class is met for all of them. With a `stamp`, a repeated
         call appends nothing again; if the topic has several partitions, all records must then have
@@ -137,13 +149,15 @@ class RecordAppender:
             await self._open(topic.partition(index))
         if len(chosen) == 1:
             [index] = chosen
-            offset, head, timings = await self._append(topic.partition(index), records, stamp)
+            offset, head, timings = await self._append(
+                topic.partition(index), records, stamp, caller
+            )
             offsets = tuple(range(offset, offset + len(records)))
             return AppendResult(offsets, tuple(indexes), head, timings)
-        return await self._append_to_several(topic, records, indexes)
+        return await self._append_to_several(topic, records, indexes, caller)
 
     async def _append_to_several(
-        self, topic: Topic, records: Sequence[Record], indexes: list[int]
+        self, topic: Topic, records: Sequence[Record], indexes: list[int], caller: Caller | None
     ) -> AppendResult:
         rows: dict[int, list[int]] = {}
         for row, index in enumerate(indexes):
@@ -151,7 +165,10 @@ class RecordAppender:
         results = await asyncio.gather(
             *(
                 self._append(
-                    topic.partition(index), [records[row] for row in group], NO_PRODUCER_STAMP
+                    topic.partition(index),
+                    [records[row] for row in group],
+                    NO_PRODUCER_STAMP,
+                    caller,
                 )
                 for index, group in rows.items()
             ),
@@ -211,7 +228,11 @@ class RecordAppender:
         return indexes
 
     async def _append(
-        self, partition: Partition, records: Sequence[Record], stamp: ProducerStamp
+        self,
+        partition: Partition,
+        records: Sequence[Record],
+        stamp: ProducerStamp,
+        caller: Caller | None,
     ) -> PartitionAppend:
         clock = self._clock
         batch = build_batch(
@@ -221,10 +242,15 @@ class RecordAppender:
             producer_epoch=stamp.epoch,
             base_sequence=stamp.sequence,
         )
-        return await self.append_batch(partition, batch)
+        return await self.append_batch(partition, batch, caller=caller)
 
     async def append_batch(
-        self, partition: Partition, batch: bytes, *, expected_offset: int = ANY_OFFSET
+        self,
+        partition: Partition,
+        batch: bytes,
+        *,
+        expected_offset: int = ANY_OFFSET,
+        caller: Caller | None = None,
     ) -> PartitionAppend:
         """Append a batch that this node built, here or at the node that leads the partition.
 
@@ -236,15 +262,17 @@ class RecordAppender:
                 await partition.open()
             return await self._append_here(partition, batch, expected_offset)
         if expected_offset != ANY_OFFSET:
-            return await self._append_anywhere(partition, batch, expected_offset)
+            return await self._append_anywhere(partition, batch, caller, expected_offset)
         if partition not in self._elections:
             try:
-                return await self._append_anywhere(partition, batch)
+                return await self._append_anywhere(partition, batch, caller)
             except NotLeader:  # Nothing was appended.
                 pass
-        return await self._append_when_led(partition, batch)
+        return await self._append_when_led(partition, batch, caller)
 
-    async def _append_when_led(self, partition: Partition, batch: bytes) -> PartitionAppend:
+    async def _append_when_led(
+        self, partition: Partition, batch: bytes, caller: Caller | None
+    ) -> PartitionAppend:
         """Append a batch to a partition that has no leader now; wait a moment for one.
 
         Batches that come meanwhile wait too, so that they keep their order.
@@ -256,7 +284,7 @@ class RecordAppender:
             async with waiting.lock:
                 while True:
                     try:
-                        return await self._append_anywhere(partition, batch)
+                        return await self._append_anywhere(partition, batch, caller)
                     except NotLeader:
                         if self._clock.monotonic() >= deadline:
                             raise
@@ -267,7 +295,11 @@ class RecordAppender:
                 self._elections.pop(partition, None)
 
     async def _append_anywhere(
-        self, partition: Partition, batch: bytes, expected_offset: int = ANY_OFFSET
+        self,
+        partition: Partition,
+        batch: bytes,
+        caller: Caller | None,
+        expected_offset: int = ANY_OFFSET,
     ) -> PartitionAppend:
         assert self.forwarder is not None
         try:
@@ -276,7 +308,7 @@ class RecordAppender:
             return await self._append_here(partition, batch, expected_offset)
         except NotLeader as refusal:  # Nothing was appended.
             return await self.forwarder.append(
-                partition, batch, refusal, expected_offset=expected_offset
+                partition, batch, refusal, expected_offset=expected_offset, caller=caller
             )
 
     async def _append_here(

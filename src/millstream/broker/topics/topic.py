@@ -63,6 +63,8 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True):
     with an empty list, are chosen by the cluster."""
     is_internal: bool = False
     """Whether the cluster keeps its own state in it: clients cannot write to it or change it."""
+    owner: str | None = None
+    """Who created it, `User:alice`; None without logins, and for what nodes create themselves."""
 
 
 class Topic:

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
+from millstream.broker.access.caller import Caller
 from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.topics.configs.topic_config import NO_LIMIT, ConfigChange, TopicConfig
 from millstream.broker.topics.configs.topic_settings import (
@@ -54,6 +55,7 @@ from millstream.broker.topics.topic import (
     make_topic_id,
     topic_key,
 )
+from millstream.broker.topics.topic_caps import GUARD_KEY, TopicCaps, TopicGrowth, owner_of
 from millstream.config.schema import BrokerConfig, Durability, LogConfig
 from millstream.errors import (
     CorruptFile,
@@ -175,6 +177,7 @@ class Topics:
         self.unknown: dict[str, str] = {}
         """Topics on the disk that are not in the metadata, with an explanation for each."""
         self._locks = KeyedLocks()
+        self._caps = TopicCaps(config, metadata)
         self._callbacks: list[Callable[[TopicChange], None]] = []
         self.vetoes: list[Callable[[Topic, TopicConfig], None]] = []
         """Called before a config change; each may reject it by raising."""
@@ -444,8 +447,11 @@ class Topics:
         replication: Replication = DEFAULT_REPLICATION,
         is_internal: bool = False,
         is_validate_only: bool = False,
+        creator: Caller | None = None,
     ) -> Topic:
         """Create a topic, or only validate that it could be created.
+
+        It belongs to its `creator`, whose caps are checked (`CapExceeded`); None is the node.
 
         Its id is random, unless the caller passes one that it needs to know before. Raises
         `TopicExists`, `InvalidName` (also if another topic's name differs only in dots and
@@ -464,6 +470,7 @@ class Topics:
                 replication=replication,
                 is_internal=is_internal,
                 is_validate_only=is_validate_only,
+                creator=creator,
             ),
         )
         if self._shared is not None and topic.is_created:
@@ -480,6 +487,7 @@ class Topics:
         replication: Replication = DEFAULT_REPLICATION,
         is_internal: bool = False,
         is_validate_only: bool = False,
+        creator: Caller | None = None,
     ) -> Topic:
         if name in self._topics:
             raise TopicExists(f"topic {name!r} already exists")
@@ -494,17 +502,21 @@ class Topics:
             replication_factor=replication.factor,
             assignments=replication.assignments,
             is_internal=is_internal,
+            owner=owner_of(creator),
         )
         self._check_config(name, config)
         self._check_replicas(row, 0)
+        growth = None if creator is None else TopicGrowth(1, count, row.owner)
         with self._reserve(name, count):
             if is_validate_only:
+                if growth is not None and self._caps.concern(growth):
+                    await self._caps.check(name, growth)
                 return Topic(name, row, ABSENT, config)
             if name in self._deleting:
                 await self._finish_deletion(name)
             row = msgspec.structs.replace(row, id=topic_id or self.new_id())
             try:
-                topic = Topic(name, row, await self._put(name, row, ABSENT), config)
+                topic = Topic(name, row, await self._put(name, row, ABSENT, growth), config)
             except _ConcurrentChange:
                 await self._apply_stored(name)
                 raise
@@ -512,14 +524,14 @@ class Topics:
         self._notify(topic, TopicEvent.CREATED)
         return topic
 
-    async def ensure(self, name: str) -> Topic:
+    async def ensure(self, name: str, *, creator: Caller | None = None) -> Topic:
         """Return a topic, which is created with the node's defaults if it does not exist."""
         if topic := self._topics.get(name):
             return topic
         if name in KAFKA_INTERNAL_TOPICS:
             return self.get(name)  # Tools look for these; an empty topic would mislead them.
         try:
-            return await self.create(name)
+            return await self.create(name, creator=creator)
         except (TopicExists, _ConcurrentChange):  # Another caller was faster.
             return self.get(name)
 
@@ -531,6 +543,7 @@ class Topics:
         replicas: int | None = None,
         changes: Sequence[ConfigChange] = (),
         is_create_only: bool = False,
+        creator: Caller | None = None,
     ) -> tuple[Topic, bool]:
         """Create a topic, or apply changes to an existing one; also return whether it is new.
 
@@ -542,7 +555,7 @@ class Topics:
         topic, is_new = await self._locks.run(
             name,
             self._create_or_change(
-                name, partitions, replicas, changes, is_create_only=is_create_only
+                name, partitions, replicas, changes, creator, is_create_only=is_create_only
             ),
         )
         if self._shared is not None:
@@ -555,6 +568,7 @@ class Topics:
         partitions: int | None,
         replicas: int | None,
         changes: Sequence[ConfigChange],
+        creator: Caller | None,
         *,
         is_create_only: bool,
     ) -> tuple[Topic, bool]:
@@ -562,7 +576,9 @@ class Topics:
         if topic is None or is_create_only:
             config = self._parse({}).changed(changes)
             replication = Replication(factor=replicas)
-            created = self._create(name, partitions, config, None, replication=replication)
+            created = self._create(
+                name, partitions, config, None, replication=replication, creator=creator
+            )
             return await created, True
         if replicas not in (None, topic.row.replication_factor or self._default_replicas):
             raise InvalidReplication(
@@ -623,6 +639,9 @@ class Topics:
         self._check_replicas(row, before)
         if is_validate_only:
             self._check_partition_limit(name, count - before)
+            growth = TopicGrowth(0, count - before, row.owner)
+            if self._caps.concern(growth):
+                await self._caps.check(name, growth)
         else:
             await self._change(topic, count, topic.config, row.assignments)
         return topic
@@ -888,7 +907,9 @@ class Topics:
             configs=dict(config.overrides),
             assignments=assignments or topic.row.assignments,
         )
-        topic.revision = await self._put(topic.name, row, topic.revision)
+        more = count - topic.partition_count
+        growth = TopicGrowth(0, more, row.owner) if more > 0 else None
+        topic.revision = await self._put(topic.name, row, topic.revision, growth)
         topic.row, topic.config = row, config
 
     async def _reconfigure(self, topic: Topic, config: TopicConfig) -> None:
@@ -898,15 +919,42 @@ class Topics:
             except MillstreamError as error:  # It gets the config when it is opened again.
                 logger.warning("%s: cannot apply the new config yet: %s", partition, error)
 
-    async def _put(self, name: str, row: TopicRow, revision: int) -> int:
-        """Replace the row of a topic if it has `revision`; return its new revision."""
+    async def _put(
+        self, name: str, row: TopicRow, revision: int, growth: TopicGrowth | None = None
+    ) -> int:
+        """Replace the row of a topic if it has `revision`; return its new revision.
+
+        With `growth`, caps are checked.
+        """
         key = topic_key(name)
-        new_revision = await self._metadata.transact(
-            compares=[Compare(key, revision)], puts={key: encode_row(row)}
-        )
+        compares, puts = [Compare(key, revision)], {key: encode_row(row)}
+        if growth is None or not self._caps.concern(growth):
+            new_revision = await self._metadata.transact(compares=compares, puts=puts)
+        else:
+            new_revision = await self._put_counted(name, growth, compares, puts)
         if new_revision is None:
             raise _ConcurrentChange(name)
         return new_revision
+
+    async def _put_counted(
+        self,
+        name: str,
+        growth: TopicGrowth,
+        compares: list[Compare],
+        puts: dict[str, bytes],
+    ) -> int | None:
+        """Put rows if the caps allow it; None if the row of the topic was changed meanwhile."""
+        while True:
+            guard = await self._caps.check(name, growth)
+            revision = await self._metadata.transact(
+                compares=[*compares, guard], puts={**puts, GUARD_KEY: b"{}"}
+            )
+            if revision is not None:
+                return revision
+            # Another topic has grown since these were counted, or this one was changed.
+            entry = await self._metadata.get(compares[0].key)
+            if not compares[0].holds(entry):
+                return None
 
     def _parse(self, configs: Mapping[str, str | None]) -> TopicConfig:
         return TopicConfig.parse(configs, self._store.log_config)

@@ -11,7 +11,7 @@ VERBS = {
     "certs": "millstream.cli.access.certs:certs",
     "init": "millstream.cli.access.init:init",
     "tokens": "millstream.cli.access.tokens:tokens",
-    "users": "millstream.cli.access.identity:list_users",
+    "users": "millstream.cli.access.users:users",
     "whoami": "millstream.cli.access.identity:whoami",
 }
 

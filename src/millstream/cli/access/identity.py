@@ -1,4 +1,4 @@
-"""`millstream access whoami` and `millstream access users`."""
+"""`millstream access whoami`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from millstream.cli.support.node_api import connected, server_option
 from millstream.cli.support.options import json_option
-from millstream.cli.support.output import print_table, printable, to_json
+from millstream.cli.support.output import printable, to_json
 
 
 @click.command()
@@ -33,28 +33,3 @@ def whoami(server: str, *, as_json: bool) -> None:
     token = "" if answer["token"] is None else f", token {answer['token']}"
     note = "" if answer["enabled"] else "; the node has no logins, everyone may do everything"
     click.echo(printable(f"{answer['principal']} from {answer['host']}{token}{note}"))
-
-
-@click.command("users")
-@server_option
-@json_option
-def list_users(server: str, *, as_json: bool) -> None:
-    """List the users that have a password, and how they can log in.
-
-    \b
-    Exit status:
-        0  listed
-        1  you may not list them, or no node answers
-        2  wrong usage
-
-    \b
-    Example:
-        millstream access users --json
-    """
-    with connected(server) as node:
-        answer = node.ask("GET", "/v1/access/users", field="users")
-    if as_json:
-        click.echo(to_json(answer, indent=2))
-        return
-    rows = [[item["user"], ", ".join(item["mechanisms"])] for item in answer["users"]]
-    print_table(["USER", "MECHANISMS"], rows)

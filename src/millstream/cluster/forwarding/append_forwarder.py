@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any, Protocol
 
+from millstream.broker.access.caller import Caller
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.record_appender import (
     ANY_OFFSET,
@@ -81,13 +83,15 @@ class AppendForwarder:
         refusal: NotLeader,
         *,
         expected_offset: int = ANY_OFFSET,
+        caller: Caller | None = None,
     ) -> PartitionAppend:
         """Append a batch at the node that `refusal` names; return when it is committed."""
         if self._is_nowhere(refusal):
             raise refusal
         lane = self._lanes.setdefault(partition, AppendLane(self._timers))
+        request = append_request(partition, batch, expected_offset, caller)
         try:
-            response = await self._append(lane, partition, batch, refusal, expected_offset)
+            response = await self._append(lane, partition, request, refusal)
         except MillstreamError as error:
             self._counters.note_error(API, error)
             if isinstance(error, OutcomeUnknown):
@@ -110,17 +114,16 @@ class AppendForwarder:
         self,
         lane: AppendLane,
         partition: Partition,
-        batch: bytes,
+        request: AppendBatchRequest,
         refusal: NotLeader,
-        expected_offset: int,
     ) -> AppendBatchResponse:
+        batch = request.batch
+        assert isinstance(batch, bytes)
         ticket = lane.take_ticket()
         redirects = 0
         while True:
             await lane.enter(ticket, refusal.leader)
-            response, may_repeat = await self._send(
-                lane, partition, batch, refusal, expected_offset
-            )
+            response, may_repeat = await self._send(lane, partition, request, refusal)
             if not response.error_code:
                 _check_response(response, batch)
                 return response
@@ -137,18 +140,11 @@ class AppendForwarder:
         self,
         lane: AppendLane,
         partition: Partition,
-        batch: bytes,
+        request: AppendBatchRequest,
         refusal: NotLeader,
-        expected_offset: int,
     ) -> tuple[AppendBatchResponse, bool]:
         """Return the response, and whether the batch may still be sent elsewhere in order."""
-        request = AppendBatchRequest(
-            topic_id=partition.topic_id,
-            index=partition.index,
-            leader_epoch=refusal.leader_epoch,
-            expected_offset=expected_offset,
-            batch=batch,
-        )
+        request = replace(request, leader_epoch=refusal.leader_epoch)
         sent: SentCall | None = None
         try:
             sent = await self._peers.send(
@@ -166,6 +162,26 @@ class AppendForwarder:
         finally:
             may_repeat = lane.ended(generation)
         return response, may_repeat
+
+
+def append_request(
+    partition: Partition, batch: bytes, expected_offset: int, caller: Caller | None
+) -> AppendBatchRequest:
+    """Return the request for a batch, which names the caller and not its secret."""
+    request = AppendBatchRequest(
+        topic_id=partition.topic_id,
+        index=partition.index,
+        expected_offset=expected_offset,
+        batch=batch,
+    )
+    if caller is None:
+        return request
+    return replace(
+        request,
+        principal=str(caller.principal),
+        token_id="" if caller.token is None else caller.token.id,
+        client_address=caller.host,
+    )
 
 
 def _check_response(response: AppendBatchResponse, batch: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream.broker.access.counters import CHANGES, METHODS, REFUSED, AccessCounters
+from millstream.broker.access.counters import CHANGES, KEY_READS, METHODS, REFUSED, AccessCounters
 from millstream.observe.metrics.metric import (
     MetricDeclaration,
     MetricSection,
@@ -40,6 +40,13 @@ ACCESS_METRICS: Sequence[MetricDeclaration[AccessCounters]] = (
         "millstream_access_changes_total",
         "Changes of ACLs, tokens and users that were made at this node.",
         lambda counters, kind: counters.changes[kind],
+    ),
+    counter_by(
+        "outcome",
+        KEY_READS,
+        "millstream_access_key_reads_total",
+        "Attempts to read the keys of the issuer of JWTs.",
+        lambda counters, outcome: counters.key_reads[outcome],
     ),
     counter(
         "millstream_access_cut_off_total",

@@ -87,11 +87,44 @@ class TokensAnswer(Struct, kw_only=True):
     tokens: list[TokenShape]
 
 
+class CredentialBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What nodes store of a password, for one mechanism (RFC 5802). It does not follow from it."""
+
+    mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    iterations: Annotated[int, Meta(ge=4096, le=1_000_000)]
+    salt: Annotated[bytes, Meta(min_length=1, max_length=256)]
+    """In base64, as the keys are."""
+    stored_key: Annotated[bytes, Meta(min_length=32, max_length=64)]
+    server_key: Annotated[bytes, Meta(min_length=32, max_length=64)]
+
+
+class UserBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The password of a user, as those who set it have hashed it."""
+
+    user: UserName
+    credentials: Annotated[list[CredentialBody], Meta(min_length=1, max_length=2)]
+    """One for each mechanism by which the user may log in."""
+
+
+class UserDeletion(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A user whose password is deleted."""
+
+    user: UserName
+
+
+class CredentialShape(Struct, kw_only=True):
+    """A mechanism by which a user can log in."""
+
+    mechanism: str
+    iterations: int
+
+
 class UserShape(Struct, kw_only=True):
     """A user with a password."""
 
     user: str
     mechanisms: list[str]
+    credentials: list[CredentialShape]
 
 
 class UsersAnswer(Struct, kw_only=True):

@@ -49,6 +49,7 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
         errors.InvalidBatch: ErrorCode.CORRUPT_MESSAGE,
         errors.BatchTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
         errors.LogFull: ErrorCode.POLICY_VIOLATION,
+        errors.CapExceeded: ErrorCode.POLICY_VIOLATION,
         errors.InvalidRecord: ErrorCode.INVALID_RECORD,
         errors.UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,

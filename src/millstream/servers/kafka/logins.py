@@ -23,13 +23,20 @@ from millstream.broker.access.principal import USER, Principal
 from millstream.broker.access.sasl import scram
 from millstream.broker.access.sasl.failure import LoginFailed
 from millstream.broker.access.sasl.login_limits import LoginLimits
+from millstream.broker.access.sasl.oauth_bearer import read_bearer
 from millstream.broker.access.sasl.plain import PlainLogin, read_plain
 from millstream.clock import Clock
 from millstream.config.schema import AccessConfig, SaslMechanism
 
+SESSION_MS_MAX = 2**31 - 1
+"""Longest session: the timers of some clients are no longer. Then they log in again."""
+
 HASHING_THREADS = 2
 HASHING_WAITING_MAX = 32
 """Passwords that may wait to be hashed. A login that comes when there are more is refused."""
+
+_READABLE = (SaslMechanism.PLAIN, SaslMechanism.OAUTHBEARER)
+"""Mechanisms whose messages let those on the way log in too."""
 
 
 class LoginStep(NamedTuple):
@@ -73,7 +80,10 @@ class KafkaLogins:
         draw: Callable[[int], bytes] = secrets.token_bytes,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Offer the mechanisms of `config`; PLAIN only if connections are encrypted, or forced.
+        """Offer the mechanisms of `config`.
+
+        PLAIN and OAUTHBEARER only if connections are encrypted, or forced; OAUTHBEARER only if
+        there is an issuer.
 
         Salts of users that do not exist are derived from `secret`.
         """
@@ -83,7 +93,8 @@ class KafkaLogins:
         self.mechanisms = tuple(
             mechanism
             for mechanism in config.sasl_mechanisms
-            if mechanism is not SaslMechanism.PLAIN or is_tls or config.plain_without_tls
+            if (mechanism not in _READABLE or is_tls or config.plain_without_tls)
+            and (mechanism is not SaslMechanism.OAUTHBEARER or access.jwt is not None)
         )
         self._secret = secret
         self._clock = clock
@@ -141,10 +152,18 @@ class KafkaLogins:
         if seconds:
             await self._pause(seconds)
 
+    def session_ms(self, caller: Caller) -> int:
+        """Return how long a login is valid; 0 for as long as the connection."""
+        limit = self.config.session_ms_max
+        if caller.expires_ms is None:
+            return limit
+        remaining = max(1, caller.expires_ms - self._clock.wall_ms())
+        return min(remaining, limit or remaining, SESSION_MS_MAX)
+
     def note_failure(self, failed: LoginFailed, host: str, mechanism: str) -> None:
         """Count a failed login."""
         self.limits.note_failure(host, failed.user, self._clock.monotonic())
-        self.access.note_failed_login(failed.user, host, mechanism)
+        self.access.note_failed_login(failed.user, host, mechanism, failed.reason)
 
 
 class ConnectionLogin:
@@ -174,6 +193,9 @@ class ConnectionLogin:
         assert mechanism is not None, "an exchange was begun"
         logins, host = self.logins, self._connection.host
         try:
+            if mechanism is SaslMechanism.OAUTHBEARER:
+                self._mechanism = None
+                return LoginStep(b"", await self._log_in_by_jwt(data))
             if mechanism is not SaslMechanism.PLAIN and self._challenge is None:
                 kind = ScramMechanism(mechanism.value)
                 answer, self._challenge = logins.challenge(kind, data)
@@ -189,7 +211,8 @@ class ConnectionLogin:
                 await logins.wait_for_turn(host, user)
                 answer = scram.finish(exchange, data)
                 credential = exchange.credential
-            session_ms = self._complete(user, credential, mechanism)
+            caller = Caller(Principal(USER, user), host, credential=credential)
+            session_ms = self._complete(caller, mechanism)
         except LoginFailed as failed:
             self._mechanism = self._challenge = None
             logins.note_failure(failed, host, mechanism.value)
@@ -197,16 +220,28 @@ class ConnectionLogin:
             raise
         return LoginStep(answer, session_ms)
 
-    def _complete(self, user: str, credential: ScramCredential, mechanism: SaslMechanism) -> int:
-        """Log a user in; return how long the login is valid."""
+    async def _log_in_by_jwt(self, data: bytes) -> int:
+        """Log the user of a JWT in; return how long the login is valid."""
+        logins, host = self.logins, self._connection.host
+        bearer = read_bearer(data)
+        await logins.wait_for_turn(host, "")
+        assert logins.access.jwt is not None, "the mechanism was offered"
+        login = await logins.access.jwt.check_with_new_keys(bearer.token)
+        if bearer.user not in (None, login.user):
+            raise LoginFailed("a user cannot act for another one", user=login.user)
+        caller = Caller(Principal(USER, login.user), host, expires_ms=login.expires_ms)
+        return self._complete(caller, SaslMechanism.OAUTHBEARER)
+
+    def _complete(self, caller: Caller, mechanism: SaslMechanism) -> int:
+        """Log a caller in; return how long the login is valid."""
         logins, connection = self.logins, self._connection
-        caller = Caller(Principal(USER, user), connection.host, credential=credential)
+        user = caller.principal.name
         if self._user not in (None, user):
             raise LoginFailed("a connection cannot change its user", user=user)
         if not logins.access.is_current(caller):
             raise LoginFailed("the password was changed during the login", user=user)
         self._user = user
-        session_ms = logins.config.session_ms_max
+        session_ms = logins.session_ms(caller)
         connection.log_in(caller, session_ms)
         logins.limits.note_success(connection.host, user)
         logins.access.note_login(caller, mechanism.value)

@@ -11,16 +11,19 @@ from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock
 from millstream.cluster.forwarding.append_errors import append_error_response
 from millstream.errors import MalformedRequest, MillstreamError, NotLeader, StorageFailed
+from millstream.protocols.peer.apis import API_OF_REQUEST
 from millstream.protocols.peer.messages.append_batch import AppendBatchRequest, AppendBatchResponse
 from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.peer.peer_context import PeerContext
+from millstream.servers.peer.peer_gate import PeerGate
 
 
 class AppendHandler:
     """Appends the batches of other nodes. Requests of a connection keep their order."""
 
-    def __init__(self, topics: Topics, clock: Clock) -> None:
+    def __init__(self, topics: Topics, clock: Clock, gate: PeerGate) -> None:
         self._topics = topics
+        self._gate = gate
         self._clock = clock
 
     def __call__(
@@ -51,8 +54,19 @@ class AppendHandler:
         return answer
 
     def _partition(self, request: AppendBatchRequest) -> Partition:
-        """Return the partition if this node leads it, in the epoch that the sender knows."""
-        partition = self._topics.by_id(request.topic_id).partition(request.index)
+        """Return the partition if this node leads it, in the epoch that the sender knows.
+
+        Raises if the client that has sent the records may not write to the topic.
+        """
+        topic = self._topics.by_id(request.topic_id)
+        self._gate.require_topic(
+            API_OF_REQUEST[AppendBatchRequest].key,
+            topic.name,
+            principal=request.principal,
+            token_id=request.token_id,
+            client_address=request.client_address,
+        )
+        partition = topic.partition(request.index)
         if partition.replica is not None:
             partition.replica.check_leader()
         if not partition.is_open:

@@ -19,6 +19,7 @@ from millstream.servers.acceptor import Acceptor
 from millstream.servers.block_pool import BlockPool
 from millstream.servers.connection_set import ConnectionSet
 from millstream.servers.frame_listener import FrameListener
+from millstream.servers.peer.access_table import PEER_NEEDS
 from millstream.servers.peer.counters import PeerRequestCounter, PeerServerCounters
 from millstream.servers.peer.peer_context import ConnectingPeer
 from millstream.servers.peer.peer_protocol import PeerProtocol
@@ -88,6 +89,8 @@ class PeerListener(FrameListener[PeerProtocol]):
         """Let `handler` process requests of this class."""
         if request not in API_OF_REQUEST:
             raise TypeError(f"{request.__name__} is not a request between peers")
+        if API_OF_REQUEST[request].key not in PEER_NEEDS:
+            raise TypeError(f"{request.__name__} has no row in the table of needs")
         self.handlers[request] = handler
 
     # Connections.

@@ -198,6 +198,13 @@ GOLDEN = {
         AppendBatchRequest(topic_id=ID, index=3, leader_epoch=4, batch=b"{}"),
         f"{PARTITION} 00000004 ffffffffffffffff 03 7b7d 00",
     ),
+    "a batch of a client": (
+        AppendBatchRequest(
+            topic_id=ID, index=3, principal="me", token_id="t", client_address="::1", batch=b"{}"
+        ),
+        f"{PARTITION} ffffffff ffffffffffffffff 03 7b7d"
+        "03 00 03 03 6d65 01 02 02 74 02 04 04 3a3a31",  # three tags: principal, token, address
+    ),
     "a batch that was appended": (
         AppendBatchResponse(base_offset=1, last_offset=2, high_watermark=3, commit_ms=1.0),
         "0000 01 01 01 ffffffff ffffffff 01"  # no error

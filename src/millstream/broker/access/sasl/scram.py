@@ -55,6 +55,7 @@ HASH_NAMES: Mapping[ScramMechanism, str] = {
     ScramMechanism.SHA_256: "sha256",
     ScramMechanism.SHA_512: "sha512",
 }
+HASH_SIZES: Mapping[ScramMechanism, int] = {ScramMechanism.SHA_256: 32, ScramMechanism.SHA_512: 64}
 
 
 class ClientFirst(NamedTuple):

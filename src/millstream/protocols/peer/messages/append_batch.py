@@ -34,6 +34,12 @@ class AppendBatchRequest:
     """The epoch of the leader that the sender knows; -1 if it knows none."""
     expected_offset: int = wire(INT64, default=-1)
     """The offset that the batch has to get; otherwise it is refused. -1 if any will do."""
+    principal: str = wire(STRING, default="", since=0, tag=0)
+    """Who sent the records, as the node has found out that has the client: `User:alice`. Empty for
+    what nodes append themselves, such as dead letters."""
+    token_id: str = wire(STRING, default="", since=0, tag=1)
+    """The token by which the client has logged in; empty if there is none."""
+    client_address: str = wire(STRING, default="", since=0, tag=2)
     batch: Records | None = wire(RECORDS)
 
 

@@ -8,18 +8,23 @@ from starlette.responses import Response
 
 from millstream.broker.access.access import Access
 from millstream.broker.access.acls import Acl, Permission, ResourcePattern
+from millstream.broker.access.credentials import ScramCredential, ScramMechanism
 from millstream.broker.access.principal import Principal, user
 from millstream.broker.access.resources import Operation, PatternType, ResourceType
+from millstream.broker.access.sasl.scram import HASH_SIZES
 from millstream.broker.access.tokens import Token, parse_scopes
 from millstream.errors import ClusterAccessDenied, InvalidRequest
 from millstream.protocols.http.access import (
     AclsAnswer,
     AclShape,
     CreatedToken,
+    CredentialShape,
     IdentityAnswer,
     TokenBody,
     TokensAnswer,
     TokenShape,
+    UserBody,
+    UserDeletion,
     UsersAnswer,
     UserShape,
 )
@@ -118,11 +123,63 @@ async def revoke_token(request: HttpRequest) -> Response:
 async def list_users(request: HttpRequest) -> Response:
     """List the users that have a password, and the mechanisms by which they can log in."""
     access = _access_of(request)
-    users = [
-        UserShape(user=name, mechanisms=[kind.value for kind in access.scram_of(name)])
-        for name in access.users()
-    ]
-    return json_response(UsersAnswer(users=users))
+    return json_response(UsersAnswer(users=[_user_shape(access, name) for name in access.users()]))
+
+
+async def set_user(request: HttpRequest) -> Response:
+    """Set the password of a user, who can log in by the mechanisms of the body and by no others.
+
+    The password itself is not sent: the caller hashes it, as `millstream access users set` does.
+    Connections that used another password are closed within a second, on all nodes. Only a super
+    user can set the password of one.
+    """
+    body = await read_message(request, UserBody, size_max=BODY_SIZE_MAX)
+    access = _access_of(request)
+    await access.set_password(body.user, _credentials(body), by=request.caller)
+    return json_response(_user_shape(access, body.user))
+
+
+async def delete_user(request: HttpRequest) -> Response:
+    """Delete the password of a user. Connections that used it are closed within a second.
+
+    Rules about the user, and its tokens, are kept.
+    """
+    body = await read_message(request, UserDeletion, size_max=BODY_SIZE_MAX)
+    await _access_of(request).set_password(body.user, {}, by=request.caller)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _credentials(body: UserBody) -> dict[ScramMechanism, ScramCredential]:
+    credentials = {}
+    for sent in body.credentials:
+        mechanism = ScramMechanism(sent.mechanism)
+        size = HASH_SIZES[mechanism]
+        for field, key in (("stored_key", sent.stored_key), ("server_key", sent.server_key)):
+            if len(key) != size:
+                raise InvalidRequest(
+                    f"{field} of {mechanism.value} must have {size} bytes, got {len(key)}"
+                )
+        if mechanism in credentials:
+            raise InvalidRequest(f"{mechanism.value} must be given once")
+        credentials[mechanism] = ScramCredential(
+            iterations=sent.iterations,
+            salt=sent.salt,
+            stored_key=sent.stored_key,
+            server_key=sent.server_key,
+        )
+    return credentials
+
+
+def _user_shape(access: Access, name: str) -> UserShape:
+    stored = access.scram_of(name)
+    return UserShape(
+        user=name,
+        mechanisms=[mechanism.value for mechanism in stored],
+        credentials=[
+            CredentialShape(mechanism=mechanism.value, iterations=credential.iterations)
+            for mechanism, credential in stored.items()
+        ],
+    )
 
 
 def _acl(body: AclShape) -> Acl:
@@ -166,6 +223,11 @@ def _token_shape(token: Token) -> TokenShape:
 
 _ACL = {"user": "alice", "operation": "read", "resource_type": "topic", "resource": "orders"}
 _FULL_ACL = {**_ACL, "pattern": "literal", "permission": "allow", "host": "*"}
+_USER = {
+    "user": "alice",
+    "mechanisms": ["SCRAM-SHA-256"],
+    "credentials": [{"mechanism": "SCRAM-SHA-256", "iterations": 15_000}],
+}
 _TOKEN = {"id": "4f1d0c9a2b7e", "user": "alice", "expires_ms": None}
 
 OPERATIONS = (
@@ -269,7 +331,43 @@ OPERATIONS = (
         "List users with a password",
         {HTTPStatus.OK: UsersAnswer},
         tag="access",
-        answer_example={"users": [{"user": "alice", "mechanisms": ["SCRAM-SHA-256"]}]},
+        answer_example={"users": [_USER]},
         access=cluster_access(Operation.DESCRIBE),
+    ),
+    HttpOperation(
+        "PUT",
+        "/v1/access/users",
+        set_user,
+        "Set the password of a user",
+        {HTTPStatus.OK: UserShape},
+        body=UserBody,
+        errors=(HTTPStatus.INSUFFICIENT_STORAGE,),
+        tag="access",
+        example={
+            "user": "alice",
+            "credentials": [
+                {
+                    "mechanism": "SCRAM-SHA-256",
+                    "iterations": 15_000,
+                    "salt": "MTIzNDU2Nzg=",
+                    "stored_key": "A" * 43 + "=",
+                    "server_key": "A" * 43 + "=",
+                }
+            ],
+        },
+        answer_example=_USER,
+        access=cluster_access(Operation.ALTER),
+    ),
+    HttpOperation(
+        "DELETE",
+        "/v1/access/users",
+        delete_user,
+        "Delete the password of a user",
+        {HTTPStatus.NO_CONTENT: None},
+        body=UserDeletion,
+        errors=(HTTPStatus.INSUFFICIENT_STORAGE,),
+        tag="access",
+        example={"user": "alice"},
+        access=cluster_access(Operation.ALTER),
     ),
 )

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from millstream.broker.access.caller import Caller
 from millstream.broker.access.resources import Operation
 from millstream.broker.broker import Broker
 from millstream.broker.partition.partition import Partition
@@ -66,13 +67,13 @@ async def append_records(request: HttpRequest) -> Response:
     """
     body = await read_message(request, AppendBody, size_max=request.context.config.append_size_max)
     topic = await topic_to_write(request)
-    result = await append(request.context.broker, topic, body)
+    result = await append(request.context.broker, topic, body, request.caller)
     usage = request.usage
     usage.charge(QuotaKind.PRODUCE, usage.body_bytes)
     return answer_append(request, result)
 
 
-async def append(broker: Broker, topic: Topic, body: AppendBody) -> AppendResult:
+async def append(broker: Broker, topic: Topic, body: AppendBody, caller: Caller) -> AppendResult:
     """Append the records of a body."""
     stamp = NO_PRODUCER_STAMP
     if body.producer is not None:
@@ -81,7 +82,9 @@ async def append(broker: Broker, topic: Topic, body: AppendBody) -> AppendResult
         len(body.records) > INLINE_RECORDS_MAX,
         lambda: [record_of(sent, body.node) for sent in body.records],
     )
-    return await broker.appends.append(topic, records, partitions=_partitions_of(body), stamp=stamp)
+    return await broker.appends.append(
+        topic, records, partitions=_partitions_of(body), stamp=stamp, caller=caller
+    )
 
 
 def _partitions_of(body: AppendBody) -> list[int | None] | None:
@@ -287,12 +290,20 @@ async def topic_to_write(request: HttpRequest) -> Topic:
     """Return the topic in the path; create it if the node does that."""
     name = request.path_params["topic"]
     return await ensured_topic(
-        request.context.broker, name, request.usage, lambda: request.require_creation(name)
+        request.context.broker,
+        name,
+        request.usage,
+        request.caller,
+        lambda: request.require_creation(name),
     )
 
 
 async def ensured_topic(
-    broker: Broker, name: str, usage: ClientUsage, check_creation: Callable[[], None]
+    broker: Broker,
+    name: str,
+    usage: ClientUsage,
+    caller: Caller,
+    check_creation: Callable[[], None],
 ) -> Topic:
     """Return a topic; create it if it does not exist and the node is set to do that.
 
@@ -306,7 +317,7 @@ async def ensured_topic(
         return existing
     check_creation()
     usage.check(QuotaKind.MUTATION)
-    topic = await topics.ensure(name)
+    topic = await topics.ensure(name, creator=caller)
     usage.charge(QuotaKind.MUTATION, topic.partition_count)
     return topic
 

@@ -264,9 +264,13 @@ class LiveWebSocket:
         self._require(Operation.WRITE, topic_resource(message.topic))
         self._usage.check(QuotaKind.PRODUCE)
         topic = await ensured_topic(
-            self._broker, message.topic, self._usage, lambda: self._check_creation(message.topic)
+            self._broker,
+            message.topic,
+            self._usage,
+            self._caller,
+            lambda: self._check_creation(message.topic),
         )
-        result = await append(self._broker, topic, message)
+        result = await append(self._broker, topic, message, self._caller)
         owed_ms = self._usage.charge(QuotaKind.PRODUCE, size)
         return append_answer(result, with_throttle(result.timings, owed_ms))
 

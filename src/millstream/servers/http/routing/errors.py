@@ -76,6 +76,7 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         errors.OffsetOutOfRange: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
         # The client may retry.
         errors.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+        errors.CapExceeded: HTTPStatus.TOO_MANY_REQUESTS,
         errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.LogClosed: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.DiskFull: HTTPStatus.INSUFFICIENT_STORAGE,

@@ -68,7 +68,9 @@ async def create_stream(request: HttpRequest) -> Response:
     body = await read_bytes(request, size_max=request.context.config.append_size_max)
     values = await values_of(streams.content_type_of(path, requested), body)
     size_max = min(BATCH_SIZE_MAX, request.context.config.append_size_max + BATCH_ROOM)
-    stream, is_new = await streams.create(path, requested, values, message_bytes_max=size_max)
+    stream, is_new = await streams.create(
+        path, requested, values, message_bytes_max=size_max, creator=request.caller
+    )
     streams.use(stream)
     usage = request.usage
     usage.charge(QuotaKind.PRODUCE, len(body))
@@ -119,7 +121,7 @@ async def append_to_stream(request: HttpRequest) -> Response:
     values = await values_of(stream.row.content_type, body)
     if not values:
         raise InvalidRequest("body must not be an empty array")
-    outcome = await stream.append(values, mark)
+    outcome = await stream.append(values, mark, request.caller)
     request.usage.charge(QuotaKind.PRODUCE, len(body))
     counters = streams.counters
     if outcome.is_duplicate:

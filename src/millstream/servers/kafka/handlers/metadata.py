@@ -113,7 +113,7 @@ async def _find(
     check_topic(requested.name)
     if request.allow_auto_topic_creation and context.broker.config.auto_create_topics:
         context.require_creation(requested.name)
-        return await topics.ensure(requested.name)
+        return await topics.ensure(requested.name, creator=context.caller)
     return topics.get(requested.name)
 
 

@@ -9,7 +9,7 @@ from millstream.broker.access.access import Access
 from millstream.broker.access.credentials import ScramCredential, ScramMechanism
 from millstream.broker.access.principal import check_name
 from millstream.broker.access.sasl.scram import (
-    HASH_NAMES,
+    HASH_SIZES,
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     SALT_SIZE_MAX,
@@ -37,8 +37,6 @@ MECHANISMS: Mapping[int, ScramMechanism] = {1: ScramMechanism.SHA_256, 2: ScramM
 """Kafka's numbers."""
 
 _NUMBERS = {mechanism: number for number, mechanism in MECHANISMS.items()}
-_HASH_SIZES = {ScramMechanism.SHA_256: 32, ScramMechanism.SHA_512: 64}
-assert set(_HASH_SIZES) == set(HASH_NAMES), "every mechanism has a size"
 
 _Change = AlterUserScramCredentialsRequestDeletion | AlterUserScramCredentialsRequestUpsertion
 
@@ -164,7 +162,7 @@ def _credential(change: _Change) -> ScramCredential | None:
     for noun, size, least, most in (
         ("iterations", change.iterations, ITERATIONS_MIN, ITERATIONS_MAX),
         ("size of the salt", len(change.salt), 1, SALT_SIZE_MAX),
-        ("size of the hash", len(change.salted_password), *(_HASH_SIZES[mechanism],) * 2),
+        ("size of the hash", len(change.salted_password), *(HASH_SIZES[mechanism],) * 2),
     ):
         if not least <= size <= most:
             raise InvalidRequest(f"{noun} must be between {least} and {most}, got {size}")

@@ -92,6 +92,7 @@ async def _create(
         configs=configs,
         replication=replication,
         is_validate_only=request.validate_only,
+        creator=context.caller,
     )
     if topic.is_created:
         context.charge(QuotaKind.MUTATION, topic.partition_count)

@@ -61,7 +61,7 @@ async def redrive_dead_letters(request: HttpRequest) -> Response:
     body = await read_message(request, RedriveBody, size_max=QUEUE_SIZE_MAX, is_optional=True)
     queue = queue_of(request)
     _check_dead_letters(request, queue, Operation.READ, Operation.DELETE)
-    result = await request.context.broker.dead_letters.redrive(queue, body.max)
+    result = await request.context.broker.dead_letters.redrive(queue, body.max, request.caller)
     return json_response(RedriveAnswer(moved=result.moved, remaining=result.remaining))
 
 

@@ -54,7 +54,7 @@ async def put_queue(request: HttpRequest) -> Response:
     broker, name = request.context.broker, request.path_params["queue"]
     before = partition_count(broker.topics, name)
     _check_put(request, name, changes.dead_letter)
-    queue, is_new = await broker.queues.put(name, changes)
+    queue, is_new = await broker.queues.put(name, changes, request.caller)
     created = partition_count(broker.topics, name) - before
     request.usage.charge(QuotaKind.MUTATION, max(0, created))
     return json_response(_described(queue), HTTPStatus.CREATED if is_new else HTTPStatus.OK)

@@ -61,6 +61,7 @@ async def put_topic(request: HttpRequest) -> Response:
         replicas=replicas,
         changes=changes_of(body),
         is_create_only=query.create_only,
+        creator=request.caller,
     )
     request.usage.charge(QuotaKind.MUTATION, max(0, topic.partition_count - before))
     return json_response(_shape(topic), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
