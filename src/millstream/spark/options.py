@@ -39,6 +39,9 @@ TRANSACTION_TIMEOUT_MS = 600_000
 """Maximum duration of a write, from its first record to its commit. Until then, readers of
 committed records do not see later records of other producers, so it must be limited. """
 
+TRANSACTION_LEASE_MS = 60_000
+"""Time for which the transactions of a write stay open without a sign of life from its tasks."""
+
 TIMEOUT_MS = 30_000
 """Timeout of a request to a node, including retries."""
 
@@ -191,6 +194,11 @@ WRITE_OPTIONS: Mapping[str, OptionHelp] = MappingProxyType(
             "Maximum duration of a write, from its first record to its commit; default"
             f" {TRANSACTION_TIMEOUT_MS}."
         ),
+        "transactionLeaseMs": OptionHelp(
+            "How long the transactions of a write stay open when none of its tasks runs; default"
+            f" {TRANSACTION_LEASE_MS}. What a killed job has left holds readers back for that"
+            " long. Raise it if the tasks of a write wait for a long time for executors."
+        ),
         "compression": OptionHelp("`none` (default), `gzip`, `snappy`, `lz4` or `zstd`."),
         "batchBytes": OptionHelp(
             f"Maximum size of a batch of records before compression; default {BATCH_BYTES}."
@@ -266,6 +274,9 @@ class WriteOptions:
     job_sequence: int | None = None
     """`None` if the job is a single write."""
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    transaction_lease_ms: int = TRANSACTION_LEASE_MS
+    checkpoint: str | None = None
+    """Checkpoint location of a stream, if it is an option of the stream."""
     codec: Codec = Codec.NONE
     batch_bytes: int = BATCH_BYTES
     value: ValueOptions = field(default_factory=ValueOptions)
@@ -305,6 +316,10 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         job_id=reader.get("jobId") or str(uuid.uuid4()),
         job_sequence=_job_sequence(reader),
         transaction_timeout_ms=reader.number("transactionTimeoutMs") or TRANSACTION_TIMEOUT_MS,
+        transaction_lease_ms=reader.number("transactionLeaseMs") or TRANSACTION_LEASE_MS,
+        checkpoint=next(
+            (value for name, value in options.items() if name.lower() == "checkpointlocation"), None
+        ),
         codec=Codec.NONE if codec is None else codec,
         batch_bytes=reader.number("batchBytes") or BATCH_BYTES,
         value=_value(reader),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
+from millstream.broker.transactions.coordinator import TransactionCoordinator
 from millstream.errors import InvalidConfig, MillstreamError
 from millstream.spark.options import parse_write_options
 from millstream.spark.write.writer import QUERY_ID, TASKS_MAX, BatchWriter, StreamWriter
@@ -129,6 +133,80 @@ def test_what_is_given_up_is_not_seen_and_holds_nobody_up(node, topic, write, co
     assert values(node, topic) == []
     commit(0, write("b"))
     assert values(node, topic) == [b"b"]
+
+
+def open_ids(node, options):
+    """Transactional ids with an open transaction in the topic of a test."""
+    return [
+        each.transactional_id
+        for each in node.server.broker.transactions.all()
+        if each.is_ongoing and any(at.topic == options.topic for at in each.partitions)
+    ]
+
+
+def test_a_task_that_fails_in_the_middle_holds_nobody_up(node, topic, options, write, commit):
+    def rows():
+        yield pa.record_batch({"value": ["a" * 1024] * 17 * 1024})
+        assert open_ids(node, options), "the first rows are sent"
+        raise ZeroDivisionError
+
+    writer = StreamWriter(options, SCHEMA, overwrite=False)
+    with task(0, 0, f"{topic}-query"), pytest.raises(ZeroDivisionError):
+        writer.write(rows())
+    assert open_ids(node, options) == []
+    writer.abort([None], 0)
+    commit(0, write("b", query="other"))
+    assert values(node, topic) == [b"b"]
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_the_driver_ends_the_transactions_of_killed_tasks_by_the_id_in_the_checkpoint(
+    node, topic, options, write, tmp_path, prefix
+):
+    query = f"{topic}-query"
+    (tmp_path / "metadata").write_text(json.dumps({"id": query}))
+    write("a", partition=0)
+    write("b", partition=1)
+    assert len(open_ids(node, options)) == 2
+    told = replace(options, checkpoint=f"{prefix}{tmp_path}")
+    StreamWriter(told, SCHEMA, overwrite=False).abort([None, None], 0)
+    assert open_ids(node, options) == []
+
+
+@pytest.mark.parametrize("checkpoint", [None, "hdfs://host/somewhere", "/does/not/exist"])
+def test_the_driver_leaves_a_checkpoint_that_it_cannot_read_to_the_lease(
+    node, options, write, checkpoint
+):
+    write("a")
+    told = replace(options, checkpoint=checkpoint)
+    StreamWriter(told, SCHEMA, overwrite=False).abort([None], 0)
+    (name,) = open_ids(node, options)
+    described = node.server.broker.transactions.of(name).describe(name)
+    assert described.timeout_ms == options.transaction_lease_ms == 60_000
+
+
+def test_a_running_task_renews_the_transactions_of_all_tasks(node, options, write):
+    write("a", partition=0)
+    coordinators = node.server.broker.transactions
+    (name,) = open_ids(node, options)
+    renewed = threading.Event()
+    renew = TransactionCoordinator.renew
+
+    def noticed(self, *given):
+        count = renew(self, *given)
+        renewed.set()
+        return count
+
+    def rows():
+        yield pa.record_batch({"value": ["b"]})
+        assert renewed.wait(30)
+
+    timer = coordinators.of(name)._store.slots[name].timer
+    short = replace(options, transaction_lease_ms=2_000)
+    with pytest.MonkeyPatch.context() as patch, task(1, 0, f"{options.topic}-query"):
+        patch.setattr(TransactionCoordinator, "renew", noticed)
+        StreamWriter(short, SCHEMA, overwrite=False).write(rows())
+    assert coordinators.of(name)._store.slots[name].timer is not timer
 
 
 def test_tasks_without_rows_write_nothing_and_ask_nothing(node, topic, write, commit):

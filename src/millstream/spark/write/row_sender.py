@@ -75,6 +75,13 @@ class RowSender:
         self.producer.flush()
         self.producer.close()
 
+    def abort(self) -> None:
+        """Abort the transaction, if it is open."""
+        try:
+            self.producer.abort()
+        finally:
+            self.producer.close()
+
 
 def _columns(table: pa.RecordBatch) -> RecordColumns:
     columns = {name: table.column(name) for name in table.schema.names}
