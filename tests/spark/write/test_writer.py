@@ -9,14 +9,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
 from millstream.broker.transactions.coordinator import TransactionCoordinator
-from millstream.errors import InvalidConfig, MillstreamError
+from millstream.errors import DataLost, InvalidConfig, MillstreamError
 from millstream.spark.options import parse_write_options
 from millstream.spark.write.writer import QUERY_ID, TASKS_MAX, BatchWriter, StreamWriter
-from tests.spark.topics import create, values
+from tests.spark.topics import consume, create, values
 
 SCHEMA = StructType([StructField("value", StringType())])
 
@@ -94,6 +95,16 @@ def test_a_micro_batch_that_is_run_again_after_it_was_published_is_not_seen_twic
     assert values(node, topic) == [b"a"]
     commit(1, write("b"))
     assert values(node, topic) == [b"a", b"b"]
+
+
+def test_a_micro_batch_of_a_checkpoint_that_was_rewound_fails(node, topic, write, commit):
+    for number in range(3):
+        commit(number, write(str(number)))
+    with pytest.raises(DataLost, match=r"write 1 of .* was not done: 2 was written before"):
+        commit(1, write("other"))
+    assert values(node, topic) == [b"0", b"1", b"2"]
+    commit(3, write("3"))
+    assert values(node, topic) == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_driver_that_starts_anew_takes_over_what_the_former_left(node, topic, write, commit):
@@ -244,7 +255,8 @@ def test_numbered_writes_of_a_job_are_done_once_each(node, topic):
     save(0, "a")
     save(0, "a again")
     save(1, "b")
-    save(0, "a late")
+    with pytest.raises(DataLost, match=r"write 0 of .* was not done: 1 was written before"):
+        save(0, "a late")
     assert values(node, topic) == [b"a", b"b"]
     assert len(node.server.broker.transactions.publishers()) == publishers + 1
 
@@ -264,3 +276,35 @@ def test_rows_are_gathered_to_large_batches(node, options):
     assert partition.high_watermark == 1_000
     writer.commit([written])
     assert len(values(node, options.topic)) == 1_000
+
+
+def partitions_of_single_rows(node, topic, count, writes):
+    """Write single rows without keys; return how many are in each partition."""
+    options = parse_write_options({"bootstrap.servers": node.bootstrap, "topic": topic})
+    for number in range(writes):
+        writer = StreamWriter(options, SCHEMA, overwrite=False)
+        with task(0, 0, f"{topic}-query"):
+            written = writer.write(iter([pa.record_batch({"value": [str(number)]})]))
+        writer.commit([written], number)
+    found = consume(node, topic, partitions=count)
+    return [sum(each.partition() == index for each in found) for index in range(count)]
+
+
+def test_small_writes_without_keys_are_spread_over_all_partitions(node, topic):
+    create(node, topic, partitions=3)
+    counts = partitions_of_single_rows(node, topic, 3, 6)
+    assert sum(counts) == 6
+    assert min(counts) > 0
+
+
+def test_a_task_writes_to_partitions_that_were_added_before_it(node, topic):
+    create(node, topic, partitions=1)
+    assert partitions_of_single_rows(node, topic, 1, 1) == [1]
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    options = parse_write_options({"bootstrap.servers": node.bootstrap, "topic": topic})
+    writer = StreamWriter(options, SCHEMA, overwrite=False)
+    with task(0, 0, f"{topic}-query"):
+        written = writer.write(iter([pa.record_batch({"value": ["a", "b"]})]))
+    writer.commit([written], 1)
+    assert {each.partition() for each in consume(node, topic, partitions=2)} == {0, 1}

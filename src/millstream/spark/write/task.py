@@ -20,6 +20,7 @@ from millstream.formats.typed_columns import encode_values
 from millstream.spark.options import WriteOptions
 from millstream.spark.topic_values import TopicValues
 from millstream.spark.write.row_sender import RowSender
+from millstream.spark.write.sink_schema import part_of
 from millstream.spark.write.task_transaction import TaskTransaction
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,8 @@ def write_rows(
     sender: RowSender | None = None
     value_format = values.format() if values.is_typed else None
     try:
-        for table in merge_batches(rows):
+        for merged in merge_batches(rows):
+            table = _as_parts(merged, is_typed=values.is_typed)
             if sender is None:
                 sender = RowSender(
                     node,
@@ -54,7 +56,7 @@ def write_rows(
                 )
             if value_format is not None and "value" not in table.schema.names:
                 encoded = encode_values(table, value_format, prefix=options.value.prefix)
-                table = table.append_column("value", encoded)  # noqa: PLW2901
+                table = table.append_column("value", encoded)
             for topic, part in _by_topic(table, options.topic):
                 sender.send(topic, part)
         if sender is None:
@@ -73,6 +75,12 @@ def _abort(sender: RowSender) -> None:
         sender.abort()
     except MillstreamError as error:
         logger.warning("the transaction of a failed task could not be aborted: %s", error)
+
+
+def _as_parts(table: pa.RecordBatch, *, is_typed: bool) -> pa.RecordBatch:
+    """Return rows with the names of the parts of a record."""
+    names = [part_of(name, is_typed=is_typed) for name in table.schema.names]
+    return table if names == table.schema.names else table.rename_columns(names)
 
 
 def merge_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,7 @@ the option `jobSequence`.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from millstream.errors import InvalidConfig, UnknownTopic
+from millstream.errors import DataLost, InvalidConfig, UnknownTopic
 from millstream.spark.options import WriteOptions
 from millstream.spark.topic_values import TopicValues, find_values
 from millstream.spark.write.sink_schema import check_sink
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 # Spark starts a Python process for each step of a write: to create a writer, to write, to commit.
 # Imports that only one of them needs are inside functions.
+
+logger = logging.getLogger(__name__)
 
 QUERY_ID = "sql.streaming.queryId"
 """Property of a task with the id of its query, which stays the same over restarts."""
@@ -140,7 +143,7 @@ def _checked(options: WriteOptions, schema: StructType, *, overwrite: bool) -> T
     """Check the schema of the rows, and return the declarations of values."""
     if overwrite:
         raise InvalidConfig("mode must be append, got overwrite: a topic cannot be overwritten")
-    if "value" in schema.fieldNames():
+    if any(name.lower() == "value" for name in schema.fieldNames()):
         check_sink(schema, options)
         return TopicValues(options.value)
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
@@ -223,7 +226,7 @@ def _publish(
     from millstream.clients.kafka.publication import TransactionToPublish, publish  # noqa: PLC0415
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
 
-    publish(
+    result = publish(
         open_client(options.source),
         publisher=publisher,
         sequence=sequence,
@@ -235,6 +238,16 @@ def _publish(
         is_final=is_final,
         committed=committed,
     )
+    if not committed or not result.is_repeated:
+        return
+    if sequence < result.last_sequence:
+        raise DataLost(
+            f"write {sequence} of {publisher!r} was not done: {result.last_sequence} was written"
+            " before, and numbers must ascend. Its checkpoint was rewound or is a new one: continue"
+            " with the checkpoint that was used last, or start a new one, with a new jobId if that"
+            " is set"
+        )
+    logger.warning("write %d of %r was done before, and is not done again", sequence, publisher)
 
 
 def _messages(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMessage]:
