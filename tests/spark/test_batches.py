@@ -211,18 +211,3 @@ def test_columns_are_named_in_any_case(spark, node, topic):
     assert read.columns == ["OFFSET", "VALUE"]
     assert [tuple(row) for row in read.where("Offset = 0").collect()] == [(0, b"b")]
     assert load(spark, node, topic, columns="KEY").first().key == b"a"
-
-
-def test_a_table_in_the_catalog_is_queried_and_inserted_into(spark, node, topic):
-    create(node, topic)
-    table = topic.replace("-", "_")
-    spark.sql(
-        f"CREATE TABLE {table} (key BINARY, value BINARY) USING millstream OPTIONS"
-        f" (`bootstrap.servers` '{node.bootstrap}', topic '{topic}')"
-    )
-    try:
-        spark.sql(f"INSERT INTO {table} VALUES (CAST('k' AS BINARY), CAST('v' AS BINARY))")
-        assert [tuple(row) for row in spark.table(table).collect()] == [(b"k", b"v")]
-        assert spark.sql(f"SELECT count(*) FROM {table} WHERE key = X'6B'").first()[0] == 1
-    finally:
-        spark.sql(f"DROP TABLE {table}")
