@@ -198,3 +198,16 @@ def test_a_node_that_is_not_there_is_named(spark, topic):
     reader = spark.read.format("millstream").option("bootstrap.servers", "127.0.0.1:1")
     with pytest.raises(PySparkException, match=r"127\.0\.0\.1:1"):
         reader.option("topic", topic).option("timeoutMs", "200").load().collect()
+
+
+def test_columns_are_named_in_any_case(spark, node, topic):
+    create(node, topic)
+    frame = spark.createDataFrame([("a", "b")], "KEY STRING, Value STRING")
+    frame.write.format("millstream").options(
+        **{"bootstrap.servers": node.bootstrap, "topic": topic}
+    ).mode("append").save()
+    reader = spark.read.format("millstream").option("bootstrap.servers", node.bootstrap)
+    read = reader.option("topic", topic).schema("OFFSET BIGINT, VALUE BINARY").load()
+    assert read.columns == ["OFFSET", "VALUE"]
+    assert [tuple(row) for row in read.where("Offset = 0").collect()] == [(0, b"b")]
+    assert load(spark, node, topic, columns="KEY").first().key == b"a"

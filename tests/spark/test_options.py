@@ -56,6 +56,33 @@ def test_names_of_sparks_kafka_connector_are_understood():
     assert found.isolation is Isolation.READ_UNCOMMITTED
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("kafkaConsumer.pollTimeoutMs", "use timeoutMs"),
+        ("minOffsetsPerTrigger", "use trigger"),
+        ("kafka.sasl.jaas.config", "use sasl.username and sasl.passwordFile"),
+        ("kafka.ssl.keystore.location", "PEM files"),
+        ("kafka.metric.reporters", "settings of Kafka's Java client have no effect here"),
+    ],
+)
+def test_other_options_of_the_connector_are_refused_with_what_to_use_instead(name, instead):
+    with pytest.raises(InvalidConfig, match=f"option '{name}' .* is not supported: .*{instead}"):
+        read(**{name: "1"})
+
+
+def test_options_of_the_connector_that_need_no_other_are_accepted():
+    same = read(groupIdPrefix="x", **{"kafka.group.id": "g", "fetchOffset.numRetries": "3"})
+    assert same == read()
+    assert write(**{"kafka.acks": "all", "kafka.compression.type": "zstd"}).codec is Codec.ZSTD
+
+
+def test_properties_of_a_table_in_the_catalog_are_no_options():
+    properties = {"provider": "millstream", "owner": "ada", "option.topic": "orders"}
+    assert read(**properties) == read()
+    assert write(**properties).topic == "orders"
+
+
 def test_partitions_can_be_assigned():
     found = parse_read_options({**NODE, "assign": '{"orders": [0, 2]}'}, is_stream=False)
     assert found.selection.assigned == (TopicPartition("orders", 0), TopicPartition("orders", 2))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from millstream.spark.read.stream_reader import lag
 from tests.spark.topics import create, evict, produce
@@ -100,3 +101,27 @@ def test_records_that_retention_took_are_counted_where_that_is_allowed(
     progress = reading.run()
     assert reading.read() == [(topic, 0, at) for at in (0, 1, 2, 8, 9)]
     assert f'"(lost)":{{"{topic}-0":5}}' in progress[-1].sources[0].endOffset.replace(" ", "")
+
+
+def test_a_wrong_option_of_a_stream_fails_with_its_reason(spark, node, topic, tmp_path):
+    create(node, topic)
+    with pytest.raises(PySparkException, match="endingOffsets is for batches"):
+        Reading(spark, node, topic, tmp_path, endingOffsets="latest").run()
+
+
+def test_a_topic_that_is_deleted_while_a_stream_reads_it_fails_the_query(
+    spark, node, topic, tmp_path
+):
+    create(node, topic)
+    produce(node, topic, [b"x"] * 3)
+    reading = Reading(spark, node, topic, tmp_path)
+    writer = reading.frame.writeStream.format("parquet").option("path", reading.table)
+    query = writer.option("checkpointLocation", reading.checkpoint).start()
+    try:
+        query.processAllAvailable()
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        admin.delete_topics([topic])[topic].result()
+        with pytest.raises(StreamingQueryException, match="a topic that is read was deleted"):
+            query.awaitTermination(120)
+    finally:
+        query.stop()

@@ -376,6 +376,8 @@ class Broker:
             yield Problem(code.TOPIC_UNKNOWN, unknown)
         for problem in self.queues.problems():
             yield Problem(code.QUEUE_REFUSED, problem)
+        for transaction in self.transactions.held_back():
+            yield Problem(code.TRANSACTION_OPEN, transaction)
         if self._cluster is not None:
             yield from self._cluster.problems()
 

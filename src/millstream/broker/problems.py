@@ -51,6 +51,10 @@ class ProblemCode(enum.Enum):
     """The last write failed because the disk was full. Reads continue, and retention frees
     space; the problem is reported until a write succeeds or there is free space."""
 
+    TRANSACTION_OPEN = "transaction_open"
+    """A transaction has been open for more than a minute: readers of committed records do not see
+    what was written after it to the same partitions."""
+
     QUORUM_LOST = "quorum_lost"
     """The node cannot renew its registration in the metadata of the cluster: it leads nothing, and
     others take its place. It serves what it may until it is back."""

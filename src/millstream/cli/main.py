@@ -23,6 +23,7 @@ NOUNS = {
     "segments": "millstream.cli.segments.command:segments",
     "serve": "millstream.cli.serve:serve",
     "topic": "millstream.cli.topic.command:topic",
+    "transactions": "millstream.cli.transactions.command:transactions",
     "verify": "millstream.cli.verify:verify_all",
 }
 """Module and function of each command."""
@@ -37,8 +38,9 @@ NOUNS = {
 def main() -> None:
     """Millstream: a durable log and stream engine.
 
-    `serve` runs a node. `topic`, `group`, `queue` and `quota` administer a running node. `segments`
-    inspects the files of a data directory. Every command has a --help with an example.
+    `serve` runs a node. `topic`, `group`, `queue`, `quota` and `transactions` administer a running
+    node. `segments` inspects the files of a data directory. Every command has a --help with an
+    example.
 
     Data is printed to standard output, everything else to standard error. Data is a table, or JSON
     with --json.

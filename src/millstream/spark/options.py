@@ -23,6 +23,7 @@ from millstream.formats.bad_records import OnBadRecord, bad_records_from
 from millstream.protocols.kafka.pipeline_client_id import CLIENT_ID_LENGTH_MAX
 from millstream.records.compression import Codec
 from millstream.records.topic_partition import TopicPartition
+from millstream.spark.kafka_options import IGNORED, instead_of
 from millstream.spark.read.positions import EARLIEST, LATEST, Position, parse_position
 
 T = TypeVar("T")
@@ -38,6 +39,9 @@ PARTITION_BYTES = 64 * MIB
 TRANSACTION_TIMEOUT_MS = 600_000
 """Maximum duration of a write, from its first record to its commit. Until then, readers of
 committed records do not see later records of other producers, so it must be limited. """
+
+TRANSACTION_LEASE_MS = 60_000
+"""Time for which the transactions of a write stay open without a sign of life from its tasks."""
 
 TIMEOUT_MS = 30_000
 """Timeout of a request to a node, including retries."""
@@ -105,7 +109,10 @@ _VALUE = {
         " schema. Default: the schema that the topic declares."
     ),
     "avroFraming": OptionHelp("`none` (default), or `confluent` for values with a schema id."),
-    "avroSchemaId": OptionHelp("Schema id that a sink writes with `confluent`."),
+    "avroSchemaId": OptionHelp(
+        "Schema id of `valueSchema`, with `confluent`: a sink writes it, and a value with another"
+        " id cannot be decoded. Default: a reader accepts all ids."
+    ),
 }
 
 _PREFIX = OptionHelp("Prefix for the names of typed columns; default is none.")
@@ -183,15 +190,22 @@ WRITE_OPTIONS: Mapping[str, OptionHelp] = MappingProxyType(
             " the same id. Default: a new id each time."
         ),
         "jobSequence": OptionHelp(
-            "Sequence number of a write of a `jobId`, ascending from 0: a write with a number that"
-            " was committed, or a lower one, is not written again. For `foreachBatch`: the query's"
-            " id as `jobId`, and the batch id."
+            "Sequence number of a write of a `jobId`, ascending from 0: a write with the number"
+            " that was committed last is not written again, and one with a lower number fails. For"
+            " `foreachBatch`: the query's id as `jobId`, and the batch id."
         ),
         "transactionTimeoutMs": OptionHelp(
             "Maximum duration of a write, from its first record to its commit; default"
             f" {TRANSACTION_TIMEOUT_MS}."
         ),
-        "compression": OptionHelp("`none` (default), `gzip`, `snappy`, `lz4` or `zstd`."),
+        "transactionLeaseMs": OptionHelp(
+            "How long the transactions of a write stay open when none of its tasks runs; default"
+            f" {TRANSACTION_LEASE_MS}. What a killed job has left holds readers back for that"
+            " long. Raise it if the tasks of a write wait for a long time for executors."
+        ),
+        "compression": OptionHelp(
+            "`none` (default), `gzip`, `snappy`, `lz4` or `zstd`.", ("kafka.compression.type",)
+        ),
         "batchBytes": OptionHelp(
             f"Maximum size of a batch of records before compression; default {BATCH_BYTES}."
         ),
@@ -200,7 +214,15 @@ WRITE_OPTIONS: Mapping[str, OptionHelp] = MappingProxyType(
     }
 )
 
-_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "path"})
+_CATALOG_OPTIONS = frozenset(
+    {"provider", "owner", "location", "external", "comment", "is_managed_location"}
+)
+"""Properties of a table in Spark's catalog, which Spark passes on with its options."""
+
+_CATALOG_PREFIX = "option."
+"""Of the options of a table in the catalog, which Spark passes on a second time."""
+
+_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "path"}) | _CATALOG_OPTIONS
 """Options of a writer that Spark itself uses, and also passes on."""
 
 
@@ -266,6 +288,9 @@ class WriteOptions:
     job_sequence: int | None = None
     """`None` if the job is a single write."""
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    transaction_lease_ms: int = TRANSACTION_LEASE_MS
+    checkpoint: str | None = None
+    """Checkpoint location of a stream, if it is an option of the stream."""
     codec: Codec = Codec.NONE
     batch_bytes: int = BATCH_BYTES
     value: ValueOptions = field(default_factory=ValueOptions)
@@ -273,7 +298,7 @@ class WriteOptions:
 
 def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """Parse the options of a source; raises `InvalidConfig` for invalid ones."""
-    reader = _OptionReader(options, READ_OPTIONS)
+    reader = _OptionReader(options, READ_OPTIONS, ignored=_CATALOG_OPTIONS)
     if is_stream and (ending := reader.first("endingOffsets", "endingTimestamp")):
         raise InvalidConfig(f"option {ending} is for batches: a stream has no end")
     return ReadOptions(
@@ -305,6 +330,10 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         job_id=reader.get("jobId") or str(uuid.uuid4()),
         job_sequence=_job_sequence(reader),
         transaction_timeout_ms=reader.number("transactionTimeoutMs") or TRANSACTION_TIMEOUT_MS,
+        transaction_lease_ms=reader.number("transactionLeaseMs") or TRANSACTION_LEASE_MS,
+        checkpoint=next(
+            (value for name, value in options.items() if name.lower() == "checkpointlocation"), None
+        ),
         codec=Codec.NONE if codec is None else codec,
         batch_bytes=reader.number("batchBytes") or BATCH_BYTES,
         value=_value(reader),
@@ -459,8 +488,12 @@ class _OptionReader:
         for given, value in options.items():
             name = names.get(given.lower())
             if name is None:
-                if given.lower() in ignored:
+                if given.lower() in ignored | IGNORED or given.lower().startswith(_CATALOG_PREFIX):
                     continue
+                if (instead := instead_of(given)) is not None:
+                    raise InvalidConfig(
+                        f"option {given!r} of Spark's Kafka connector is not supported: {instead}"
+                    )
                 raise InvalidConfig(
                     f"option {given!r} does not exist, the options are {list(known)}"
                 )

@@ -22,6 +22,7 @@ _COMMON = {
     "spark.ui.showConsoleProgress": "false",  # Commands show their own progress.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",  # Off by default.
 }
 
 _LOCAL = {
@@ -37,8 +38,9 @@ def spark_session(
     """Return a session that has `format("millstream")`. The caller stops it.
 
     `conf` overrides the defaults: no web interface, only errors are logged, Arrow between Spark and
-    Python; with a local master also the loopback address, and this Python for the workers. With any
-    other master, the workers' Python is configured in the cluster (`PYSPARK_PYTHON`).
+    Python, filters pushed down to Python sources; with a local master also the loopback address,
+    and this Python for the workers. With any other master, the workers' Python is configured in the
+    cluster (`PYSPARK_PYTHON`).
 
     If this process already has a session, it is returned, with those settings changed that can be
     changed at run time; its master stays. Raises `SparkMissing` if PySpark or Java is not

@@ -2,8 +2,8 @@
 
     spark.read.format("millstream").option("bootstrap.servers", ...).option("topic", ...).load()
 
-Spark finds it through the package `pyspark_millstream`. If Spark runs without that installation,
-register it with `spark.dataSource.register(MillstreamDataSource)`.
+Spark finds it through the package `pyspark_millstream`, which must be installed in the Python of
+the driver and of all executors (`PYSPARK_PYTHON`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from millstream.errors import InvalidConfig
-from millstream.spark.columns import TABLE, TABLE_NAMES, check_schema, table_schema
+from millstream.errors import InvalidConfig, MillstreamError
+from millstream.spark.columns import TABLE, check_schema, is_table_name, table_schema
 from millstream.spark.options import ReadOptions, parse_read_options, parse_write_options
 from millstream.spark.topic_values import TopicValues, find_values
 
@@ -59,10 +59,14 @@ class MillstreamDataSource(DataSource):
         return kind(options, _checked(options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from millstream.spark.read.failed_stream_reader import FailedStreamReader  # noqa: PLC0415
         from millstream.spark.read.stream_reader import StreamReader  # noqa: PLC0415
 
-        options = parse_read_options(self.options, is_stream=True)
-        return StreamReader(options, _checked(options, schema), schema)
+        try:
+            options = parse_read_options(self.options, is_stream=True)
+            return StreamReader(options, _checked(options, schema), schema)
+        except MillstreamError as error:
+            return FailedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         from millstream.spark.write.writer import BatchWriter  # noqa: PLC0415
@@ -84,7 +88,7 @@ def _checked(options: ReadOptions, schema: StructType) -> TopicValues:
 
     Topics are asked for their declarations only if the schema has columns that not every topic has.
     """
-    if TABLE_NAMES.issuperset(schema.fieldNames()):
+    if all(is_table_name(name) for name in schema.fieldNames()):
         check_schema(schema, TABLE)
         return TopicValues(options.value)
     values = _values(options)

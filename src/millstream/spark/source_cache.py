@@ -42,13 +42,17 @@ def _open(options: SourceOptions) -> RecordSource:
             from millstream.spark.read.data_directory import DataDirectory  # noqa: PLC0415
 
             return DataDirectory(path)
-        case SourceOptions(bootstrap=str(bootstrap)):
-            timeout_s = options.timeout_ms / 1000
-            return KafkaClient(
-                bootstrap,
-                client_id=options.client_id,
-                timeout_s=timeout_s,
-                tls=options.tls,
-                login=options.login,
-            )
-    raise AssertionError("one of path and bootstrap is set")
+        case _:
+            return make_client(options)
+
+
+def make_client(options: SourceOptions) -> KafkaClient:
+    """Return a new client of the node in the options, which the caller closes."""
+    assert options.bootstrap is not None, "one of path and bootstrap is set"
+    return KafkaClient(
+        options.bootstrap,
+        client_id=options.client_id,
+        timeout_s=options.timeout_ms / 1000,
+        tls=options.tls,
+        login=options.login,
+    )

@@ -44,13 +44,17 @@ async def a_node(**config: int) -> Node:
     return node
 
 
-async def a_producer(node: Node, transactional_id: str = "id") -> TransactionProducer:
-    return await node.transactions.init_producer(transactional_id, MINUTE_MS)
+async def a_producer(
+    node: Node, transactional_id: str = "id", *, timeout_ms: int = MINUTE_MS
+) -> TransactionProducer:
+    return await node.transactions.init_producer(transactional_id, timeout_ms)
 
 
-async def begun(node: Node, *, groups: tuple[str, ...] = ()) -> TransactionProducer:
+async def begun(
+    node: Node, *, groups: tuple[str, ...] = (), timeout_ms: int = MINUTE_MS
+) -> TransactionProducer:
     """Return a producer with an open transaction over two partitions, one of them written to."""
-    producer = await a_producer(node)
+    producer = await a_producer(node, timeout_ms=timeout_ms)
     await node.transactions.add_partitions("id", *producer, [("t", 0), ("u", 0)])
     node.topics.partition("t", 0).append(producer)
     for group_id in groups:
@@ -559,22 +563,101 @@ async def test_instances_that_start_at_once_get_different_epochs() -> None:
 # Timeouts.
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("restarts", [0, 1, 3])
 @in_loop
-async def test_a_transaction_that_is_open_for_too_long_is_aborted(is_restarted: bool) -> None:
+async def test_a_transaction_that_is_open_for_too_long_is_aborted_also_after_restarts(
+    restarts: int,
+) -> None:
     node = await a_node()
-    producer = await begun(node)
-    await node.pass_time(40)
-    if is_restarted:
-        await node.restart()  # The timeout starts again.
-        await node.pass_time(40)
+    producer = await begun(node, timeout_ms=10 * MINUTE_MS)
+    for _ in range(restarts):
+        await node.pass_time(100)
+        await node.restart()
+    await node.pass_time(590 - 100 * restarts)
     assert state_of(node) is TransactionState.ONGOING
-    await node.pass_time(21)
+    await node.pass_time(11)
     assert state_of(node) is TransactionState.COMPLETE_ABORT
     assert node.journal()[-1] == Mark(TransactionProducer(0, 1), is_commit=False)
     with pytest.raises(InvalidTransactionState):
         await end(node, producer)
     assert await end(node, producer, commit=False) == TransactionProducer(0, 1)
+
+
+@in_loop
+async def test_after_a_restart_there_is_time_to_end_a_transaction_that_has_none_left() -> None:
+    node = await a_node()
+    await begun(node, timeout_ms=10 * MINUTE_MS)
+    await node.pass_time(599)
+    await node.restart()
+    await node.pass_time(29)
+    assert state_of(node) is TransactionState.ONGOING
+    await node.pass_time(2)
+    assert state_of(node) is TransactionState.COMPLETE_ABORT
+
+
+@in_loop
+async def test_a_renewed_transaction_starts_its_timeout_again_up_to_its_longest_duration() -> None:
+    node = await a_node()
+    await begun(node)
+    for _ in range(5):
+        await node.pass_time(50)
+        assert node.transactions.renew("i", 300_000) == 1
+        assert node.transactions.renew("other", 300_000) == 0
+    assert state_of(node) is TransactionState.ONGOING
+    await node.pass_time(49)
+    assert node.transactions.renew("i", 300_000) == 1
+    await node.pass_time(2)
+    assert state_of(node) is TransactionState.COMPLETE_ABORT, "300 s are over"
+    assert node.transactions.renew("i", 300_000) == 0
+
+
+@in_loop
+async def test_a_renewed_transaction_that_nobody_renews_any_more_is_aborted() -> None:
+    node = await a_node()
+    await begun(node)
+    await node.pass_time(50)
+    node.transactions.renew("id", 600_000)
+    await node.pass_time(59)
+    assert state_of(node) is TransactionState.ONGOING
+    await node.pass_time(2)
+    assert state_of(node) is TransactionState.COMPLETE_ABORT
+
+
+@in_loop
+async def test_a_renewed_transaction_survives_a_restart_if_it_is_renewed_again() -> None:
+    node = await a_node()
+    producer = await begun(node)
+    for _ in range(4):
+        await node.pass_time(25)
+        node.transactions.renew("id", 600_000)
+        await node.restart()
+    await node.pass_time(25)
+    assert await end(node, producer) == TransactionProducer(0, 1)
+
+
+@pytest.mark.parametrize("duration_ms", [0, -1, 900_001])
+@in_loop
+async def test_a_renewal_beyond_the_limits_is_refused(duration_ms: int) -> None:
+    node = await a_node()
+    with pytest.raises(InvalidTransactionTimeout, match=f"1 and 900000 ms, got {duration_ms}"):
+        node.transactions.renew("id", duration_ms)
+    with pytest.raises(InvalidRequest):
+        node.transactions.renew("", 1000)
+
+
+@in_loop
+async def test_an_operator_aborts_an_open_transaction_and_its_producer_may_continue() -> None:
+    node = await a_node()
+    producer = await begun(node)
+    aborted = await node.transactions.abort("id")
+    assert aborted.state is TransactionState.COMPLETE_ABORT
+    assert node.journal()[-1] == Mark(TransactionProducer(0, 1), is_commit=False)
+    with pytest.raises(InvalidTransactionState):
+        await end(node, producer)
+    assert await node.transactions.abort("id") == aborted, "there is nothing to abort"
+    assert await end(node, producer, commit=False) == TransactionProducer(0, 1)
+    with pytest.raises(UnknownTransaction):
+        await node.transactions.abort("unknown")
 
 
 @in_loop

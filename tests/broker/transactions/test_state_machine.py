@@ -25,6 +25,7 @@ from millstream.records.topic_partition import TopicPartition
 
 NOW_MS = 1_000
 LATER_MS = 2_000
+CLOCK_MS = 77
 P0 = frozenset({TopicPartition("t", 0)})
 P1 = frozenset({TopicPartition("t", 1)})
 FRESH = 77
@@ -89,7 +90,11 @@ def add(
     transaction: TransactionMetadata | None, epoch: int, *, producer_id: int = 7
 ) -> TransactionMetadata:
     return state_machine.add(
-        transaction, TransactionProducer(producer_id, epoch), partitions=P1, now_ms=LATER_MS
+        transaction,
+        TransactionProducer(producer_id, epoch),
+        partitions=P1,
+        now_ms=LATER_MS,
+        clock_ms=CLOCK_MS,
     )
 
 
@@ -203,7 +208,9 @@ def test_the_first_partition_begins_a_transaction(state: TransactionState) -> No
 def test_partitions_and_groups_gather_in_the_open_transaction() -> None:
     made = add(a_transaction(TransactionState.ONGOING), 5)
     assert (made.partitions, made.start_ms) == (P0 | P1, NOW_MS)
-    made = state_machine.add(made, made.producer, groups=frozenset({"g"}), now_ms=LATER_MS)
+    made = state_machine.add(
+        made, made.producer, groups=frozenset({"g"}), now_ms=LATER_MS, clock_ms=CLOCK_MS
+    )
     assert (made.partitions, made.groups) == (P0 | P1, {"g"})
 
 
@@ -213,7 +220,11 @@ def test_partitions_and_groups_gather_in_the_open_transaction() -> None:
 def test_adding_nothing_new_changes_nothing(state: TransactionState) -> None:
     transaction = a_transaction(state)
     same = state_machine.add(
-        transaction, TransactionProducer(7, 5), partitions=transaction.partitions, now_ms=LATER_MS
+        transaction,
+        TransactionProducer(7, 5),
+        partitions=transaction.partitions,
+        now_ms=LATER_MS,
+        clock_ms=CLOCK_MS,
     )
     assert same is transaction
 

@@ -163,6 +163,51 @@ async def test_a_decision_is_carried_out_by_the_next_coordinator_with_its_epoch(
 
 
 @in_loop
+async def test_the_next_coordinator_counts_the_timeout_from_the_start() -> None:
+    async with a_node() as node:
+        await node.partitions.take(partition_of(A))
+        producer = await node.transactions.init_producer(A, 600_000)
+        await node.transactions.of(A).add_partitions(A, *producer, [WHERE])
+        for epoch in range(2, 6):
+            await node.pass_time(120)
+            await node.partitions.lose(partition_of(A))
+            await node.partitions.take(partition_of(A), epoch=epoch)
+        assert node.transactions.of(A).describe(A).state is TransactionState.ONGOING
+        # The clock is stored every 10 s: what each of the four did not store is added.
+        await node.pass_time(165)
+        assert node.transactions.of(A).describe(A).state is TransactionState.COMPLETE_ABORT
+
+
+@in_loop
+async def test_a_transaction_that_is_open_for_long_is_reported_with_its_partitions() -> None:
+    async with a_node() as node:
+        await node.partitions.take(partition_of(A))
+        producer = await node.transactions.init_producer(A, 600_000)
+        await node.transactions.of(A).add_partitions(A, *producer, [WHERE, ("t", 1)])
+        await node.pass_time(59)
+        assert list(node.transactions.held_back()) == []
+        await node.pass_time(2)
+        (said,) = node.transactions.held_back()
+        assert said == (
+            f"transactional id '{A}' (producer {producer.id}) has been open for 61 s, and holds"
+            " back readers of committed records of t-0 and 1 other partitions"
+        )
+
+
+@in_loop
+async def test_transactions_are_renewed_by_the_coordinator_of_their_publisher() -> None:
+    async with a_node() as node:
+        await node.partitions.take(partition_of(A))
+        await node.begin(f"{A}/0/0")
+        assert node.transactions.renew(A, f"{A}/", 600_000) == 1
+        with pytest.raises(NotCoordinator):
+            node.transactions.renew(B, f"{B}/", 600_000)
+        for prefix in ("", "other/"):
+            with pytest.raises(InvalidRequest, match="does not start with the publisher"):
+                node.transactions.renew(A, prefix, 600_000)
+
+
+@in_loop
 async def test_ids_are_refused_until_they_are_loaded() -> None:
     async with a_node() as node:
         await node.partitions.take(partition_of(A))

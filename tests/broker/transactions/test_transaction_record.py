@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,7 @@ TRANSACTIONS = st.builds(
     ),
     groups=st.frozensets(st.text(st.characters(exclude_categories=["Cs"]))),
     start_ms=st.integers(-1, 2**62),
+    begun_ms=st.integers(-1, 2**62),
 )
 A_TRANSACTION = TransactionMetadata(
     transactional_id="orders", producer=TransactionProducer(4001, 3), timeout_ms=60_000, update_ms=5
@@ -41,7 +44,7 @@ def test_what_is_kept_reads_back_as_it_was(transaction: TransactionMetadata) -> 
     assert decode(encode_key(transaction.transactional_id), encode(transaction)) == transaction
 
 
-def test_the_format_is_the_one_that_older_releases_wrote() -> None:
+def test_what_older_releases_wrote_is_read() -> None:
     kept = (
         b'{"version":1,"state":"PrepareCommit","producer":[4001,32767],"previous":[4001,32766],'
         b'"next_producer_id":4002,"timeout_ms":60000,"update_ms":5,"start_ms":4,'
@@ -66,12 +69,16 @@ def test_the_format_is_the_one_that_older_releases_wrote() -> None:
         ),
         groups=frozenset({"g"}),
     )
-    assert encode(transaction) == kept
+    assert encode(replace(transaction, begun_ms=7)) == kept.replace(
+        b'"version":1', b'"version":2'
+    ).replace(b'"start_ms":4', b'"start_ms":4,"begun_ms":7')
 
 
 def test_what_a_newer_release_wrote_is_refused() -> None:
-    newer = encode(A_TRANSACTION).replace(b'"version":1', b'"version":2')
-    with pytest.raises(UnknownFormat, match="'orders' has version 2, expected 1"):
+    newer = encode(A_TRANSACTION).replace(b'"version":2', b'"version":3')
+    with pytest.raises(
+        UnknownFormat, match="'orders' has version 3, which must be between 1 and 2"
+    ):
         decode(b"orders", newer)
 
 

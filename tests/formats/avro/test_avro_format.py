@@ -311,6 +311,21 @@ def test_a_frame_is_skipped_and_written():
     assert value_format.encode(columns).to_pylist() == [framed]
 
 
+def test_a_record_of_another_schema_id_is_bad_and_not_read_as_this_one():
+    value = write(WIDE, WIDE_ROW)
+    values = [b"\0\0\0\1\2" + value, b"\0\0\0\1\3" + value, b"", b"\0\xff\0\0\0" + value, None]
+    value_format = format_of(WIDE, framing=AvroFraming.CONFLUENT, schema_id=258)
+    decoded = value_format.decode(pa.array(values, pa.binary()))
+    assert decoded.bad.tolist() == [1, 2, 3]
+    reasons = decoded.reasons.to_pylist()
+    assert reasons[0] == "schema id must be 258, got 259"
+    assert "does not start with a zero byte and a schema id" in reasons[1]
+    assert reasons[2] == f"schema id must be 258, got {0xFF << 24}"
+    assert [column[1].as_py() for column in decoded.columns] == [None] * len(decoded.columns)
+    assert decoded.columns[0][0].is_valid
+    assert value_format.decode(pa.array([], pa.binary())).bad.tolist() == []
+
+
 def test_a_frame_cannot_be_written_without_a_schema_id():
     value_format = format_of(LISTS, framing=AvroFraming.CONFLUENT)
     with pytest.raises(InvalidConfig, match="requires avroSchemaId"):

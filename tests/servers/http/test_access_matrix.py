@@ -63,6 +63,7 @@ FREE = {
     ("GET", "/v1/topics"),
     ("GET", "/v1/groups"),
     ("GET", "/v1/queues"),
+    ("GET", "/v1/transactions"),
     ("GET", "/v1/ws"),
     ("GET", "/v1/access/whoami"),
     ("OPTIONS", "/v1/streams/{path:path}"),
@@ -101,6 +102,8 @@ class Gate:
         self.root = self.token("root")
         put = self.ask(self.root, "PUT", f"/v1/queues/{NAME}", {"dead_letter": NAME + "-dead"})
         assert put.status == 201, put.body
+        transactions = node.server.broker.transactions
+        node.run(transactions.of(NAME).init_producer(NAME, 60_000))
 
     def token(self, name: str) -> str:
         _, text = self.node.run(self.access.create_token(user(name), by=ROOT))
@@ -131,7 +134,7 @@ class Gate:
 
     def sample(self, token: str | None, operation) -> Answer:
         path = operation.path
-        for parameter in ("topic", "queue", "group:path", "path:path"):
+        for parameter in ("topic", "queue", "group:path", "path:path", "transaction:path"):
             path = path.replace("{" + parameter + "}", NAME)
         path = path.replace("{partition}", "0").replace("{node}", "1").replace("{token}", "0" * 12)
         path += QUERIES.get(operation.path, "")
@@ -199,6 +202,7 @@ def test_other_rights_to_the_same_resources_do_not_help(gate, operation):
         ResourceType.TOPIC: (Operation.READ, Operation.WRITE),
         ResourceType.GROUP: (Operation.READ, Operation.DELETE),
         ResourceType.CLUSTER: (Operation.CREATE,),
+        ResourceType.TRANSACTIONAL_ID: (Operation.DESCRIBE,),
     }
     implied_by = {
         Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE},

@@ -17,6 +17,7 @@ from millstream.spark.read.stream_reader import StreamReader, decode_position, e
 from millstream.spark.source_cache import SOURCES_MAX, open_source
 from millstream.spark.topic_values import TopicValues
 from tests.spark.topics import create, evict, produce, transaction
+from tests.spark.transactions import an_open_transaction
 
 ALL = ReadAllAvailable()
 
@@ -27,7 +28,8 @@ def reader(node, topic):
     create(node, topic)
 
     def reader(**options):
-        settings = {"bootstrap.servers": node.bootstrap, "topic": topic, **options}
+        given = {"bootstrap.servers": node.bootstrap, "topic": topic, **options}
+        settings = {name: value for name, value in given.items() if value is not None}
         found = parse_read_options(settings, is_stream=True)
         return StreamReader(found, TopicValues(found.value), TABLE)
 
@@ -172,7 +174,7 @@ def test_a_topic_that_was_made_anew_fails_the_query(node, topic, reader):
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     admin.delete_topics([topic])[topic].result()
     create(node, topic)
-    with pytest.raises(DataLost, match="was read up to offset 3 and ends at 0"):
+    with pytest.raises(DataLost, match="was to be read from offset 3 and ends at 0"):
         reader().latestOffset(position, ALL)
 
 
@@ -211,3 +213,60 @@ def test_a_position_is_what_it_was_after_spark_kept_it():
 def test_lag_is_what_is_left_to_read():
     progress = {"endOffset": '{"a": {"0": 3}}', "latestOffset": {"a": {"0": 10, "1": 4}}}
     assert lag(progress) == {"a-0": 7, "a-1": 4}
+
+
+def test_a_new_topic_whose_first_records_are_gone_fails_or_is_counted(node, topic, reader):
+    new = f"{topic}-new"
+    options = {"topic": None, "topicPattern": f"{topic}.*", "startingOffsets": "earliest"}
+    stream = reader(**options)
+    start = stream.initialOffset()
+    create(node, new)
+    produce(node, new, [b"x"] * 3)
+    evict(node, new)
+    produce(node, new, [b"y"])
+    with pytest.raises(DataLost, match=f"offsets 0 to 2 of {new}-0 were deleted by retention"):
+        stream.latestOffset(start, ALL)
+    lenient = reader(**options, failOnDataLoss="false")
+    end = lenient.latestOffset(start, ALL)
+    assert end["(lost)"] == {f"{new}-0": 3}
+    assert values_between(lenient, start, end) == [b"y"]
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_fails_the_query_or_is_passed_over(
+    node, topic, reader
+):
+    produce(node, topic, [b"x"] * 3)
+    stream = reader()
+    start = stream.initialOffset()
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.delete_topics([topic])[topic].result()
+    with pytest.raises(DataLost, match=f"a topic that is read was deleted: topic '{topic}'"):
+        stream.latestOffset(start, ALL)
+    assert reader(failOnDataLoss="false").latestOffset(start, ALL) == {}
+
+
+def test_a_reader_of_committed_records_waits_where_one_of_uncommitted_records_was(
+    node, topic, reader
+):
+    produce(node, topic, [b"x"])
+    with an_open_transaction(node, topic, [b"open"], f"{topic}-open") as producer:
+        position = reader(isolation="read_uncommitted").initialOffset()
+        assert position == at(node, topic, {"0": 2})
+        stream = reader()
+        assert stream.latestOffset(position, ALL) == position, "nothing is lost"
+        producer.commit_transaction()
+        produce(node, topic, [b"y"])
+        end = stream.latestOffset(position, ALL)
+        assert values_between(stream, position, end) == [b"y"]
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_log_that_got_shorter_is_continued_at_its_end_or_from_its_start_if_it_may_be_another(
+    node, topic, reader, has_id
+):
+    produce(node, topic, [b"x"] * 3)
+    position = at(node, topic, {"0": 7}) if has_id else {topic: {"0": 7}}
+    end = reader(failOnDataLoss="false").latestOffset(position, ALL)
+    tasks = reader(failOnDataLoss="false").partitions(position, end)
+    assert decode_position(end)[0] == {TopicPartition(topic, 0): 3}
+    assert tasks == []

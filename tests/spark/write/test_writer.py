@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
-from millstream.errors import InvalidConfig, MillstreamError
+from millstream.broker.transactions.coordinator import TransactionCoordinator
+from millstream.errors import DataLost, InvalidConfig, MillstreamError
 from millstream.spark.options import parse_write_options
 from millstream.spark.write.writer import QUERY_ID, TASKS_MAX, BatchWriter, StreamWriter
-from tests.spark.topics import create, values
+from tests.spark.topics import consume, create, values
 
 SCHEMA = StructType([StructField("value", StringType())])
 
@@ -92,6 +97,16 @@ def test_a_micro_batch_that_is_run_again_after_it_was_published_is_not_seen_twic
     assert values(node, topic) == [b"a", b"b"]
 
 
+def test_a_micro_batch_of_a_checkpoint_that_was_rewound_fails(node, topic, write, commit):
+    for number in range(3):
+        commit(number, write(str(number)))
+    with pytest.raises(DataLost, match=r"write 1 of .* was not done: 2 was written before"):
+        commit(1, write("other"))
+    assert values(node, topic) == [b"0", b"1", b"2"]
+    commit(3, write("3"))
+    assert values(node, topic) == [b"0", b"1", b"2", b"3"]
+
+
 def test_a_driver_that_starts_anew_takes_over_what_the_former_left(node, topic, write, commit):
     write("a", partition=0)
     write("b", partition=1)
@@ -131,6 +146,80 @@ def test_what_is_given_up_is_not_seen_and_holds_nobody_up(node, topic, write, co
     assert values(node, topic) == [b"b"]
 
 
+def open_ids(node, options):
+    """Transactional ids with an open transaction in the topic of a test."""
+    return [
+        each.transactional_id
+        for each in node.server.broker.transactions.all()
+        if each.is_ongoing and any(at.topic == options.topic for at in each.partitions)
+    ]
+
+
+def test_a_task_that_fails_in_the_middle_holds_nobody_up(node, topic, options, write, commit):
+    def rows():
+        yield pa.record_batch({"value": ["a" * 1024] * 17 * 1024})
+        assert open_ids(node, options), "the first rows are sent"
+        raise ZeroDivisionError
+
+    writer = StreamWriter(options, SCHEMA, overwrite=False)
+    with task(0, 0, f"{topic}-query"), pytest.raises(ZeroDivisionError):
+        writer.write(rows())
+    assert open_ids(node, options) == []
+    writer.abort([None], 0)
+    commit(0, write("b", query="other"))
+    assert values(node, topic) == [b"b"]
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_the_driver_ends_the_transactions_of_killed_tasks_by_the_id_in_the_checkpoint(
+    node, topic, options, write, tmp_path, prefix
+):
+    query = f"{topic}-query"
+    (tmp_path / "metadata").write_text(json.dumps({"id": query}))
+    write("a", partition=0)
+    write("b", partition=1)
+    assert len(open_ids(node, options)) == 2
+    told = replace(options, checkpoint=f"{prefix}{tmp_path}")
+    StreamWriter(told, SCHEMA, overwrite=False).abort([None, None], 0)
+    assert open_ids(node, options) == []
+
+
+@pytest.mark.parametrize("checkpoint", [None, "hdfs://host/somewhere", "/does/not/exist"])
+def test_the_driver_leaves_a_checkpoint_that_it_cannot_read_to_the_lease(
+    node, options, write, checkpoint
+):
+    write("a")
+    told = replace(options, checkpoint=checkpoint)
+    StreamWriter(told, SCHEMA, overwrite=False).abort([None], 0)
+    (name,) = open_ids(node, options)
+    described = node.server.broker.transactions.of(name).describe(name)
+    assert described.timeout_ms == options.transaction_lease_ms == 60_000
+
+
+def test_a_running_task_renews_the_transactions_of_all_tasks(node, options, write):
+    write("a", partition=0)
+    coordinators = node.server.broker.transactions
+    (name,) = open_ids(node, options)
+    renewed = threading.Event()
+    renew = TransactionCoordinator.renew
+
+    def noticed(self, *given):
+        count = renew(self, *given)
+        renewed.set()
+        return count
+
+    def rows():
+        yield pa.record_batch({"value": ["b"]})
+        assert renewed.wait(30)
+
+    timer = coordinators.of(name)._store.slots[name].timer
+    short = replace(options, transaction_lease_ms=2_000)
+    with pytest.MonkeyPatch.context() as patch, task(1, 0, f"{options.topic}-query"):
+        patch.setattr(TransactionCoordinator, "renew", noticed)
+        StreamWriter(short, SCHEMA, overwrite=False).write(rows())
+    assert coordinators.of(name)._store.slots[name].timer is not timer
+
+
 def test_tasks_without_rows_write_nothing_and_ask_nothing(node, topic, write, commit):
     published = sum(each.published for each in node.server.broker.transactions.publications())
     empty = write()
@@ -166,7 +255,8 @@ def test_numbered_writes_of_a_job_are_done_once_each(node, topic):
     save(0, "a")
     save(0, "a again")
     save(1, "b")
-    save(0, "a late")
+    with pytest.raises(DataLost, match=r"write 0 of .* was not done: 1 was written before"):
+        save(0, "a late")
     assert values(node, topic) == [b"a", b"b"]
     assert len(node.server.broker.transactions.publishers()) == publishers + 1
 
@@ -186,3 +276,35 @@ def test_rows_are_gathered_to_large_batches(node, options):
     assert partition.high_watermark == 1_000
     writer.commit([written])
     assert len(values(node, options.topic)) == 1_000
+
+
+def partitions_of_single_rows(node, topic, count, writes):
+    """Write single rows without keys; return how many are in each partition."""
+    options = parse_write_options({"bootstrap.servers": node.bootstrap, "topic": topic})
+    for number in range(writes):
+        writer = StreamWriter(options, SCHEMA, overwrite=False)
+        with task(0, 0, f"{topic}-query"):
+            written = writer.write(iter([pa.record_batch({"value": [str(number)]})]))
+        writer.commit([written], number)
+    found = consume(node, topic, partitions=count)
+    return [sum(each.partition() == index for each in found) for index in range(count)]
+
+
+def test_small_writes_without_keys_are_spread_over_all_partitions(node, topic):
+    create(node, topic, partitions=3)
+    counts = partitions_of_single_rows(node, topic, 3, 6)
+    assert sum(counts) == 6
+    assert min(counts) > 0
+
+
+def test_a_task_writes_to_partitions_that_were_added_before_it(node, topic):
+    create(node, topic, partitions=1)
+    assert partitions_of_single_rows(node, topic, 1, 1) == [1]
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    options = parse_write_options({"bootstrap.servers": node.bootstrap, "topic": topic})
+    writer = StreamWriter(options, SCHEMA, overwrite=False)
+    with task(0, 0, f"{topic}-query"):
+        written = writer.write(iter([pa.record_batch({"value": ["a", "b"]})]))
+    writer.commit([written], 1)
+    assert {each.partition() for each in consume(node, topic, partitions=2)} == {0, 1}

@@ -213,6 +213,7 @@ class TransactionCoordinator:
             partitions=parts.partitions,
             groups=parts.groups,
             now_ms=self._clock.wall_ms(),
+            clock_ms=self.publications.now_ms(),
         )
         if (count := len(transaction.groups)) > GROUPS_MAX:
             raise InvalidRequest(f"transaction has {count} groups, limit is {GROUPS_MAX}")
@@ -290,6 +291,42 @@ class TransactionCoordinator:
         """
         proposal.check()
         return await self._store.run(self._publisher.publish(proposal))
+
+    def renew(self, prefix: str, duration_ms_max: int) -> int:
+        """Let open transactions whose id begins with `prefix` start their timeout again.
+
+        Returns their number. No transaction stays open for longer than `duration_ms_max` in all,
+        which must not be above the limit of the node. Nothing is stored: after a start of the
+        coordinator, clients have time to renew again.
+        """
+        self._store.check_led()
+        if not prefix:
+            raise InvalidRequest("prefix must not be empty")
+        if not 0 < duration_ms_max <= self._timeout_ms_max:
+            raise InvalidTransactionTimeout(
+                f"duration must be between 1 and {self._timeout_ms_max} ms, got {duration_ms_max}"
+            )
+        return self._store.renew(prefix, duration_ms_max)
+
+    async def abort(self, transactional_id: str) -> TransactionMetadata:
+        """Abort the open transaction of an id at the request of an operator; return its end.
+
+        Its producer is fenced, and may continue as after a timeout. An id whose transaction is
+        ending or has ended is returned as it is.
+        """
+        self.describe(transactional_id)
+
+        async def work() -> TransactionMetadata:
+            async with self._turn(transactional_id) as slot:
+                if slot.transaction is not None and slot.transaction.is_ongoing:
+                    now_ms = self._clock.wall_ms()
+                    await self._store.save(
+                        slot, state_machine.time_out(slot.transaction, now_ms=now_ms)
+                    )
+            await self._store.settle(slot)
+            return self.describe(transactional_id)
+
+        return await self._store.run(work())
 
     # Requests of the produce path.
 
@@ -384,6 +421,15 @@ class TransactionCoordinator:
         if slot.transaction.is_ending:
             return replace(slot.transaction, partitions=frozenset(slot.unmarked))
         return slot.transaction
+
+    def age_ms(self, transaction: TransactionMetadata) -> int:
+        """Return how long ago a transaction began, at least."""
+        return self._store.age_ms(transaction)
+
+    def ongoing(self) -> list[TransactionMetadata]:
+        """Return all open transactions."""
+        slots = self._store.ongoing.values()
+        return [slot.transaction for slot in slots if slot.transaction is not None]
 
     def all(self) -> list[TransactionMetadata]:
         """Return all known ids, each with its open or last transaction."""

@@ -10,8 +10,6 @@ A value of a newer version is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from millstream.broker.transactions.publication import Publication
@@ -71,12 +69,3 @@ def decode_publication(key: bytes, value: bytes) -> Publication:
     except msgspec.DecodeError as error:
         raise CorruptData(f"publication {key!r}: {error}") from error
     return Publication(publisher=publisher, sequence=stored.sequence, update_ms=stored.update_ms)
-
-
-def publication_dates(entries: Mapping[bytes, bytes]) -> list[int]:
-    """Return the times of all publications in a state log."""
-    return [
-        decode_publication(key, value).update_ms
-        for key, value in entries.items()
-        if is_publication_key(key)
-    ]

@@ -73,6 +73,10 @@ class Publications:
         publication = publisher.publication
         return 0 if publication is None else self._clock.age_ms(publication.update_ms)
 
+    def age_of(self, date_ms: int) -> int:
+        """Return how many milliseconds have passed since a date of this clock, at least."""
+        return self._clock.age_ms(date_ms)
+
     def now_ms(self) -> int:
         """Return the `update_ms` of a publication that is made now."""
         return self._clock.now_ms()

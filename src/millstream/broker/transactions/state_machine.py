@@ -48,6 +48,10 @@ from millstream.errors import (
 )
 from millstream.records.topic_partition import TopicPartition
 
+RESTORED_MS_MIN = 30_000
+"""Time that clients have after a start of the coordinator to end or renew what is open: several
+attempts of a client with a back-off of some seconds."""
+
 
 def needs_fresh_id(transaction: TransactionMetadata | None) -> bool:
     """Return whether `init` and a bumping `end` require a `fresh_id`."""
@@ -124,6 +128,7 @@ def add(
     partitions: frozenset[TopicPartition] = frozenset(),
     groups: frozenset[str] = frozenset(),
     now_ms: int,
+    clock_ms: int,
 ) -> TransactionMetadata:
     """Add partitions and groups to the transaction, which begins if none is open."""
     transaction = check(transaction, producer)
@@ -137,6 +142,7 @@ def add(
             partitions=partitions,
             groups=groups,
             start_ms=now_ms,
+            begun_ms=clock_ms,
             update_ms=now_ms,
         )
     return replace(
@@ -196,6 +202,23 @@ def time_out(transaction: TransactionMetadata, *, now_ms: int) -> TransactionMet
     The producer may continue: it aborts, or initialises, and gets the epoch of the abort.
     """
     return _fenced(transaction, previous=transaction.producer, now_ms=now_ms)
+
+
+def time_left_ms(transaction: TransactionMetadata, *, age_ms: int, is_restored: bool) -> int:
+    """Return how long an open transaction may stay open, `age_ms` after it began.
+
+    One that a start of the coordinator found open gets `RESTORED_MS_MIN` at least: its client could
+    not end it while there was no coordinator, and could not renew it either.
+    """
+    left_ms = transaction.timeout_ms - age_ms
+    if is_restored:
+        left_ms = max(left_ms, min(RESTORED_MS_MIN, transaction.timeout_ms))
+    return max(0, left_ms)
+
+
+def renewed_ms(transaction: TransactionMetadata, *, age_ms: int, duration_ms_max: int) -> int:
+    """Return how long an open transaction may stay open after it was renewed now."""
+    return max(0, min(transaction.timeout_ms, duration_ms_max - age_ms))
 
 
 def publish(

@@ -69,6 +69,9 @@ class TransactionMetadata:
     """Groups whose offsets the transaction commits."""
     start_ms: int = -1
     """Start of the last transaction, by the wall clock, for people; -1 before the first."""
+    begun_ms: int = -1
+    """The same by the clock of the coordinator, which nobody can set and which continues over
+    restarts: the timeout counts from here. -1 if an earlier release began the transaction."""
 
     @property
     def is_ongoing(self) -> bool:

@@ -7,7 +7,7 @@ may be another node. See `state/routing.py` for which one it is.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import TypeVar
 
 from millstream.broker.state.coordinators import CoordinatorContext, Coordinators
@@ -20,12 +20,12 @@ from millstream.broker.transactions.marker_sender import MarkedTopics, MarkerSen
 from millstream.broker.transactions.marker_writer import MarkedGroups
 from millstream.broker.transactions.producer_ids import ProducerIds
 from millstream.broker.transactions.publication import PublicationProposal, PublicationResult
-from millstream.broker.transactions.publication_record import publication_dates
 from millstream.broker.transactions.publications import (
     PublicationClock,
     Publications,
     Publisher,
 )
+from millstream.broker.transactions.stored_dates import stored_dates
 from millstream.broker.transactions.transaction import TransactionMetadata, TransactionProducer
 from millstream.broker.transactions.transaction_verifier import (
     TransactionParts,
@@ -40,6 +40,9 @@ from millstream.errors import (
 )
 
 T = TypeVar("T")
+
+HELD_BACK_MS = 60_000
+"""How long a transaction is open before it is reported: the default timeout of Kafka's clients."""
 
 Verify = Callable[[], Awaitable[None]]
 """Returns if a transaction is open, or raises."""
@@ -99,7 +102,7 @@ class TransactionCoordinators:
             self._producer_ids,
             clock=self._clock,
             retention_clock=self._retention_clock
-            or StateClock(state, self._clock, publication_dates(state.entries)),
+            or StateClock(state, self._clock, stored_dates(state.entries)),
             timers=self._timers,
             config=self._config,
             markers=self._markers,
@@ -149,6 +152,18 @@ class TransactionCoordinators:
                     " slash"
                 )
         return await coordinator.publish(proposal)
+
+    def renew(self, publisher: str, prefix: str, duration_ms_max: int) -> int:
+        """Start the timeouts of open transactions below a prefix again.
+
+        See `TransactionCoordinator`. As in a publication, the prefix begins with the publisher,
+        whose coordinator decides.
+        """
+        if not publisher or not prefix.startswith(publisher):
+            raise InvalidRequest(
+                f"prefix {prefix!r} does not start with the publisher {publisher!r}"
+            )
+        return self.of(publisher).renew(prefix, duration_ms_max)
 
     # Requests of partitions and groups.
 
@@ -259,6 +274,29 @@ class TransactionCoordinators:
     def listed(self) -> list[TransactionMetadata]:
         """List the ids of this node; raises `CoordinatorLoading` if some are not loaded."""
         return [each for coordinator in self.coordinators.loaded() for each in coordinator.all()]
+
+    def ages_ms(self) -> list[tuple[TransactionMetadata, int]]:
+        """Return the open transactions that are loaded, and how long each has been open."""
+        return [
+            (each, coordinator.age_ms(each))
+            for coordinator in self.coordinators.ready()
+            for each in coordinator.ongoing()
+        ]
+
+    def held_back(self) -> Iterator[str]:
+        """Yield a sentence for each transaction that has held back readers for long.
+
+        The one that began first comes first.
+        """
+        opened = [each for each in self.ages_ms() if each[1] >= HELD_BACK_MS and each[0].partitions]
+        for transaction, age_ms in sorted(opened, key=lambda each: -each[1]):
+            name, partitions = transaction.transactional_id, sorted(transaction.partitions)
+            others = f" and {len(partitions) - 1} other partitions" if len(partitions) > 1 else ""
+            yield (
+                f"transactional id {name!r} (producer {transaction.producer.id}) has been open for"
+                f" {age_ms // 1000} s, and holds back readers of committed records of"
+                f" {partitions[0]}{others}"
+            )
 
     def all(self) -> list[TransactionMetadata]:
         """Return the ids that are loaded, for metrics."""

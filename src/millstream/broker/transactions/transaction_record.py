@@ -2,7 +2,7 @@
 
 The key is the transactional id; the value is one JSON object:
 
-    {"version": 1, "state": "Ongoing", "producer": [4001, 3], "previous": null, ...,
+    {"version": 2, "state": "Ongoing", "producer": [4001, 3], "previous": null, ...,
      "partitions": {"orders": [0, 5]}, "groups": ["billing"]}
 
 A value of a newer version is rejected.
@@ -23,7 +23,8 @@ from millstream.broker.transactions.transaction import (
 from millstream.errors import CorruptData, UnknownFormat
 from millstream.records.topic_partition import TopicPartition
 
-VERSION = 1
+VERSION = 2
+"""Version 1 has no `begun_ms`."""
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,6 +36,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     timeout_ms: int
     update_ms: int
     start_ms: int
+    begun_ms: int = -1
     partitions: dict[str, list[int]]
     groups: list[str]
 
@@ -72,9 +74,10 @@ def decode(key: bytes, value: bytes) -> TransactionMetadata:
     try:
         transactional_id = key.decode()
         version = msgspec.json.decode(value, type=_Version).version
-        if version != VERSION:
+        if not 1 <= version <= VERSION:
             raise UnknownFormat(
-                f"transactional id {transactional_id!r} has version {version}, expected {VERSION}"
+                f"transactional id {transactional_id!r} has version {version}, which must be"
+                f" between 1 and {VERSION}"
             )
         stored = msgspec.json.decode(value, type=_Stored)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

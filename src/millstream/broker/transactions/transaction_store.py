@@ -8,8 +8,9 @@
   waits for: a start that finds the decision instead writes the markers once more. That changes
   nothing, because records of the next transaction are only admitted once that is durable, behind
   "complete" in the same log.
-- Time is measured by the monotonic clock. A transaction that is open at the start gets its full
-  timeout again, since nobody knows how long the node was down. The wall clock only says how long an
+- Time is measured by the monotonic clock. The timeout of a transaction counts from its start, by
+  the clock of the coordinator, also over restarts. That clock is stored while transactions are
+  open; what it does not know of does not count. The wall clock only says how long an
   id was idle before the start. If it is wrong, ids are forgotten early or late, and a client that
   comes back after that gets a fresh producer id.
 - If it is unknown whether a value was stored, its id is unusable until the next start.
@@ -62,6 +63,10 @@ s that clients wait for a response."""
 SWEEP_SECONDS = 3600.0
 """How often idle ids are searched for. Kafka's interval."""
 
+CLOCK_SECONDS = 10.0
+"""How often the clock of the coordinator is stored while transactions are open: at most as much is
+added to their time by a restart."""
+
 SWEEP_BATCH_SIZE = 1_000
 """How many ids are forgotten at the same time, and so with few writes."""
 
@@ -91,6 +96,8 @@ class TransactionStore:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._endings: set[asyncio.Task[Any]] = set()
         self._sweeping: Timer | None = None
+        self._clock_timer: Timer | None = None
+        """While transactions are open: stores the clock of the coordinator."""
         self._refusal: MillstreamError | None = None
         """Why requests are refused, once they are."""
         self._is_deposed = False
@@ -111,7 +118,7 @@ class TransactionStore:
             idle_s = max(0, now_ms - transaction.update_ms) / 1000
             slot = TransactionSlot(transaction.transactional_id, idle_since=now - idle_s)
             self.slots[slot.transactional_id] = slot
-            self._apply(slot, transaction)
+            self._apply(slot, transaction, is_restored=True)
         self._schedule_sweep()
 
     async def close(self) -> None:
@@ -126,6 +133,8 @@ class TransactionStore:
         self._refusal = refusal
         if self._sweeping is not None:
             self._sweeping.cancel()
+        if self._clock_timer is not None:
+            self._clock_timer.cancel()
         for ending in self._endings:
             ending.cancel()
         for slot in self.slots.values():
@@ -262,7 +271,9 @@ class TransactionStore:
                     self._forget_ongoing(owner)
             raise
 
-    def _apply(self, slot: TransactionSlot, transaction: TransactionMetadata) -> None:
+    def _apply(
+        self, slot: TransactionSlot, transaction: TransactionMetadata, *, is_restored: bool = False
+    ) -> None:
         """Put a value into effect: set its timer, or start to write its markers."""
         self._forget_ongoing(slot)
         slot.transaction = transaction
@@ -273,7 +284,12 @@ class TransactionStore:
         if self._refusal is not None:
             return
         if transaction.is_ongoing and slot.timer is None:
-            self._set_timer(slot, transaction.timeout_ms / 1000)
+            left_ms = state_machine.time_left_ms(
+                transaction, age_ms=self.age_ms(transaction), is_restored=is_restored
+            )
+            self._set_timer(slot, left_ms / 1000)
+            if self._clock_timer is None:
+                self._schedule_clock()
         if transaction.is_ending:
             slot.settled = asyncio.get_running_loop().create_future()
             slot.unmarked = set(transaction.partitions)
@@ -301,6 +317,46 @@ class TransactionStore:
             _spawn(self._forget_ended(slot), self._tasks)
 
     # Timeouts and expiration.
+
+    def age_ms(self, transaction: TransactionMetadata) -> int:
+        """Return how long ago a transaction began, at least."""
+        if transaction.begun_ms < 0:
+            return 0
+        return self.publications.age_of(transaction.begun_ms)
+
+    def renew(self, prefix: str, duration_ms_max: int) -> int:
+        """Start the timeouts of open transactions below a prefix again; return their number."""
+        if self._refusal is not None:
+            raise self._refusal
+        count = 0
+        for slot in self.ongoing.values():
+            if not slot.transactional_id.startswith(prefix) or slot.timer is None:
+                continue
+            assert slot.transaction is not None, "it is open"
+            left_ms = state_machine.renewed_ms(
+                slot.transaction,
+                age_ms=self.age_ms(slot.transaction),
+                duration_ms_max=duration_ms_max,
+            )
+            slot.cancel_timer()
+            self._set_timer(slot, left_ms / 1000)
+            count += 1
+        return count
+
+    def _schedule_clock(self) -> None:
+        def due() -> None:
+            self._clock_timer = None
+            if self.ongoing:
+                self._schedule_clock()
+                _spawn(self._save_clock(), self._tasks)
+
+        self._clock_timer = self._timers.call_later(CLOCK_SECONDS, due)
+
+    async def _save_clock(self) -> None:
+        try:
+            await self.publications.save_clock()
+        except MillstreamError as error:  # Transactions and publications live longer.
+            logger.warning("the clock of the coordinator was not stored: %s", error)
 
     def _set_timer(self, slot: TransactionSlot, seconds: float) -> None:
         def due() -> None:
@@ -339,10 +395,7 @@ class TransactionStore:
 
     async def _sweep(self) -> None:
         """Forget ids and publishers that have not been used for a long time."""
-        try:
-            await self.publications.save_clock()
-        except MillstreamError as error:  # Publications live longer.
-            logger.warning("the time of publications was not stored: %s", error)
+        await self._save_clock()
         expired = [slot for slot in self.slots.values() if self._is_expired(slot)]
         for start in range(0, len(expired), SWEEP_BATCH_SIZE):
             await asyncio.gather(*map(self._forget, expired[start : start + SWEEP_BATCH_SIZE]))

@@ -217,10 +217,10 @@ class NodeApi:
 
 
 def path_of(kind: str, name: str) -> str:
-    """Return the path of a topic, group or queue, with its name escaped."""
+    """Return the path of a topic, group, queue or transaction, with its name escaped."""
     # The server unquotes a path before it splits it, so these names would select another path.
-    # Groups are routed differently: Kafka allows any name for them.
-    if kind != "groups" and (not name or "/" in name):
+    # Groups and transactions are routed differently: Kafka allows any name for them.
+    if kind not in ("groups", "transactions") and (not name or "/" in name):
         noun = kind.removesuffix("s")
         message = f"the name of a {noun} must not be empty or contain '/', got {name!r}"
         raise click.ClickException(printable(message))

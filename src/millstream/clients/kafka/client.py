@@ -128,14 +128,16 @@ class KafkaClient:
                 raise UnknownTopic(f"topic {name!r} does not exist")
         return descriptions
 
-    def ensure_topic(self, name: str) -> TopicDescription:
+    def ensure_topic(self, name: str, *, is_fresh: bool = False) -> TopicDescription:
         """Return a topic. If it is missing, the node creates it, if that is enabled.
 
-        Every Kafka client does the same when it writes to a topic.
+        Every Kafka client does the same when it writes to a topic. With `is_fresh`, the node is
+        asked even if this client knows the topic: it may have more partitions by now.
         """
 
         def attempt(deadline: Deadline) -> TopicDescription:
-            if (known := self.cluster.cached_topic(name)) is None:
+            known = self.cluster.cached_topic(name)
+            if is_fresh or known is None:
                 self.cluster.describe([name], deadline, may_create=True)
                 known = self.cluster.topic(name, deadline)
             return _describe(known)

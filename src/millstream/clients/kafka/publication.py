@@ -19,6 +19,8 @@ from millstream.protocols.kafka.messages.publications import (
     PublishTransactionsRequest,
     PublishTransactionsRequestTransaction,
     PublishTransactionsResponse,
+    RenewTransactionsRequest,
+    RenewTransactionsResponse,
 )
 
 
@@ -79,5 +81,26 @@ def publish(
         reason = answer.error_message
         raise_for_code(answer.error_code, f"{message}: {reason}" if reason else message)
         return PublishResult(answer.is_repeated, answer.last_sequence)
+
+    return client.cluster.call_with_retries(attempt)
+
+
+def renew(client: KafkaClient, *, publisher: str, prefix: str, duration_ms_max: int) -> int:
+    """Start the timeouts of open transactions again whose id begins with `prefix`.
+
+    Returns their number. None stays open for longer than `duration_ms_max` in all.
+    """
+    request = RenewTransactionsRequest(
+        publisher=publisher, prefix=prefix, duration_ms_max=duration_ms_max
+    )
+
+    def attempt(deadline: Deadline) -> int:
+        address = client.cluster.coordinator(publisher, deadline)
+        with client.cluster.borrow(address, deadline) as connection:
+            answer: RenewTransactionsResponse = connection.call(request, deadline=deadline)
+        message = f"{address} on renewing transactions of {publisher!r}"
+        reason = answer.error_message
+        raise_for_code(answer.error_code, f"{message}: {reason}" if reason else message)
+        return answer.transaction_count
 
     return client.cluster.call_with_retries(attempt)

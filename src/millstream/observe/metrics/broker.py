@@ -15,7 +15,7 @@ from millstream.broker.broker import Broker
 from millstream.broker.groups.classic.rebalance import ClassicGroupState
 from millstream.broker.groups.consumer.consumer_group import ConsumerGroupState
 from millstream.broker.groups.group import GroupType
-from millstream.broker.transactions.transaction import TransactionMetadata, TransactionState
+from millstream.broker.transactions.transaction import TransactionState
 from millstream.observe.metrics.metric import (
     LISTED_MAX,
     MetricDeclaration,
@@ -105,7 +105,8 @@ BROKER_METRICS: Sequence[MetricDeclaration[BrokerCensus]] = (
     ),
     gauge(
         "millstream_broker_oldest_transaction_seconds",
-        "Age of the oldest open transaction, by the wall clock; 0 if none is open.",
+        "Age of the oldest open transaction, which holds back readers of committed records; 0 if"
+        " none is open. Health names it when it is open for more than a minute.",
         lambda census: census.oldest_transaction_seconds,
     ),
     gauge(
@@ -168,7 +169,7 @@ def census_of(broker: Broker) -> BrokerCensus:
         members=members,
         committed_offsets=sum(len(offsets) for _, offsets in broker.groups.committed_offsets()),
         transactional_ids=Counter(each.state for each in transactions),
-        oldest_transaction_seconds=_oldest_seconds(transactions, broker.clock.wall_ms()),
+        oldest_transaction_seconds=_oldest_seconds(broker),
         publishers=sum(map(len, publications)),
         publications=sum(each.published for each in publications),
         repeated_publications=sum(each.repeated for each in publications),
@@ -185,6 +186,5 @@ def census_of(broker: Broker) -> BrokerCensus:
     )
 
 
-def _oldest_seconds(transactions: Sequence[TransactionMetadata], now_ms: int) -> float:
-    oldest_ms = min((each.start_ms for each in transactions if each.is_ongoing), default=now_ms)
-    return max(0, now_ms - oldest_ms) / 1000
+def _oldest_seconds(broker: Broker) -> float:
+    return max((age_ms for _, age_ms in broker.transactions.ages_ms()), default=0) / 1000

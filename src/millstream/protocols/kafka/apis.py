@@ -90,6 +90,8 @@ from millstream.protocols.kafka.messages.producers import (
 from millstream.protocols.kafka.messages.publications import (
     PublishTransactionsRequest,
     PublishTransactionsResponse,
+    RenewTransactionsRequest,
+    RenewTransactionsResponse,
 )
 from millstream.protocols.kafka.messages.quotas import (
     AlterClientQuotasRequest,
@@ -225,6 +227,7 @@ _MESSAGES: Mapping[int, tuple[type[Any], type[Any]]] = {
     74: (ListConfigResourcesRequest, ListConfigResourcesResponse),
     75: (DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
     PUBLISH_TRANSACTIONS_KEY: (PublishTransactionsRequest, PublishTransactionsResponse),
+    1001: (RenewTransactionsRequest, RenewTransactionsResponse),
 }
 
 APIS: Mapping[int, Api] = MappingProxyType(

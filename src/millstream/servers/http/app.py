@@ -22,7 +22,15 @@ from millstream.config.schema import ConsoleAccess, HttpConfig
 from millstream.servers.http.console.console_files import console_pages
 from millstream.servers.http.counters import HttpCounters
 from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
-from millstream.servers.http.handlers import access, node, pipelines, producers, quotas, records
+from millstream.servers.http.handlers import (
+    access,
+    node,
+    pipelines,
+    producers,
+    quotas,
+    records,
+    transactions,
+)
 from millstream.servers.http.handlers.cluster import breakers, changes, replica_segments, status
 from millstream.servers.http.handlers.groups import groups, offset_resets
 from millstream.servers.http.handlers.health import Health, health_operations
@@ -80,6 +88,7 @@ OPERATIONS: tuple[HttpOperation, ...] = (
     *changes.OPERATIONS,
     *breakers.OPERATIONS,
     *quotas.OPERATIONS,
+    *transactions.OPERATIONS,
     *access.OPERATIONS,
 )
 """The operations that need a broker."""

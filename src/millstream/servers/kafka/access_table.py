@@ -112,6 +112,7 @@ NEEDS: Mapping[int, ApiNeeds] = MappingProxyType(
         74: ApiNeeds(cluster=_SEE_CONFIGS),  # ListConfigResources.
         75: ApiNeeds(topic=_DESCRIBE, is_filtered=True),  # DescribeTopicPartitions.
         1000: ApiNeeds(transactional_id=_W),  # PublishTransactions, of Millstream.
+        1001: ApiNeeds(transactional_id=_W),  # RenewTransactions, of Millstream.
     }
 )
 """The needs of every API, by key."""

@@ -87,5 +87,6 @@ HANDLERS: Mapping[int, Handler] = MappingProxyType(
         74: configs.list_config_resources,
         75: metadata.describe_topic_partitions,
         1000: publications.publish_transactions,
+        1001: publications.renew_transactions,
     }
 )

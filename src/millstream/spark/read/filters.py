@@ -78,14 +78,14 @@ def push(filters: Iterable[Filter], conditions: Conditions) -> tuple[Conditions,
         pushed = _pushed(filter_, conditions)
         if pushed is not None:
             conditions = pushed
-        if pushed is None or filter_.attribute == ("timestamp",):  # type: ignore[attr-defined]
+        if pushed is None or _column_of(filter_) == ("timestamp",):
             unsupported.append(filter_)
     return conditions, unsupported
 
 
 def _pushed(filter_: Filter, conditions: Conditions) -> Conditions | None:
     """Return the conditions with a filter added, or `None` if they cannot express it."""
-    match getattr(filter_, "attribute", None):
+    match _column_of(filter_):
         case ("topic",):
             return _one_of(filter_, conditions, "topics", (str,))
         case ("partition",):
@@ -97,6 +97,11 @@ def _pushed(filter_: Filter, conditions: Conditions) -> Conditions | None:
         case ("timestamp",):
             return _since(filter_, conditions)
     return None
+
+
+def _column_of(filter_: Filter) -> tuple[str, ...]:
+    """Return the column of a filter, in lower case: Spark has it as the query does."""
+    return tuple(part.lower() for part in getattr(filter_, "attribute", ()))
 
 
 def _one_of(

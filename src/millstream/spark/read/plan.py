@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from millstream.clients.partition import OffsetBounds, RecordSource
+from millstream.clients.partition import Isolation, OffsetBounds, RecordSource
 from millstream.config.schema import MIB
 from millstream.errors import DataLost, OffsetOutOfRange, UnknownTopic
 from millstream.records.topic_partition import TopicPartition
@@ -42,6 +42,20 @@ def find_partitions(source: RecordSource, selection: TopicSelection) -> TopicIds
     return {partition: ids[partition.topic] for partition in partitions}
 
 
+def find_existing(source: RecordSource, selection: TopicSelection) -> TopicIds:
+    """Return those of the partitions to read that exist, sorted."""
+    found: TopicIds = {}
+    wanted = None if selection.assigned is None else set(selection.assigned)
+    names = selection.names or sorted({partition.topic for partition in wanted or ()})
+    for name in names:
+        try:
+            partitions = find_partitions(source, TopicSelection(names=(name,)))
+        except UnknownTopic:
+            continue
+        found |= {at: id_ for at, id_ in partitions.items() if wanted is None or at in wanted}
+    return dict(sorted(found.items()))
+
+
 def _assigned(source: RecordSource, assigned: Iterable[TopicPartition]) -> TopicIds:
     topics = source.topics(sorted({partition.topic for partition in assigned}))
     for partition in assigned:
@@ -58,10 +72,14 @@ def resolve_start(
     start: Offsets,
     bounds: Mapping[TopicPartition, OffsetBounds],
     options: ReadOptions,
+    *,
+    is_same: Callable[[TopicPartition], bool] = lambda _: True,
 ) -> tuple[Offsets, Offsets]:
     """Return the first readable offset of each partition, and the number of offsets lost before it.
 
-    Raises `DataLost` if offsets were lost and `failOnDataLoss` is set.
+    Raises `DataLost` if offsets were lost and `failOnDataLoss` is set. Otherwise a partition that
+    ends before its start offset is read from its end, because what is before was read or not asked
+    for; but from its start if it may belong to another topic, as `is_same` tells.
     """
     settled, lost = dict(start), {}
     for partition, offset in start.items():
@@ -69,8 +87,9 @@ def resolve_start(
             if options.fail_on_data_loss:
                 raise DataLost(f"{reason}; set failOnDataLoss=false to continue without them")
             logger.warning("%s; continuing without them", reason)
-            lost[partition] = max(0, bounds[partition].start - offset)
-            settled[partition] = bounds[partition].start
+            first, end = bounds[partition]
+            lost[partition] = max(0, first - offset)
+            settled[partition] = end if offset > end and is_same(partition) else first
     return settled, lost
 
 
@@ -87,9 +106,16 @@ def _loss(
     has to be asked.
     """
     if start > bounds.end:
+        end = bounds.end
+        if options.isolation is Isolation.READ_COMMITTED:
+            # A reader of uncommitted records may have been here, beyond an open transaction.
+            stored = source.bounds([partition], isolation=Isolation.READ_UNCOMMITTED)
+            end = stored[partition].end
+        if start <= end:
+            return None
         return (
-            f"{partition} was read up to offset {start} and ends at {bounds.end}: it was deleted"
-            " and created again, or restored from an older copy"
+            f"{partition} was to be read from offset {start} and ends at {end}: it was deleted and"
+            " created again, or restored from an older copy, or the offset is wrong"
         )
     if start >= bounds.start:
         return None

@@ -17,7 +17,7 @@ from millstream.formats.record_columns import make_table, stored_columns
 from millstream.formats.typed_batch import OnBadRecord, apply_format
 from millstream.records.arrow.decoder import arrow_batches
 from millstream.records.topic_partition import TopicPartition
-from millstream.spark.columns import TABLE_NAMES
+from millstream.spark.columns import TABLE_NAMES, is_table_name, spelled
 from millstream.spark.options import ReadOptions
 from millstream.spark.read.dead_letters import DEAD_LETTER_COLUMNS, send
 from millstream.spark.read.filters import NO_CONDITIONS, Conditions
@@ -41,7 +41,8 @@ class RowReader:
     def rows(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         """Yield the records of a task that meet the conditions, with the selected columns."""
         source = open_source(self.options.source)
-        schema = arrow_schema(self.columns)
+        asked = arrow_schema(self.columns)
+        schema = self._spelled(asked)
         typing = self._typing(source, schema)
         names = {*stored_columns(schema.names)}
         if self.conditions.keys is not None:
@@ -54,7 +55,19 @@ class RowReader:
                 if typing is not None and kept.num_rows:
                     kept = typing.typed(kept, range_.partition)
                 if kept.num_rows:
-                    yield make_table(kept, range_.partition, schema)
+                    rows = make_table(kept, range_.partition, schema)
+                    yield rows if schema is asked else rows.rename_columns(asked.names)
+
+    def _spelled(self, asked: pa.Schema) -> pa.Schema:
+        """Return the columns as they are named here: a query may write them in any case."""
+        known = list(TABLE_NAMES)
+        if any(not is_table_name(name) for name in asked.names):
+            known += [field.name for field in self.values.fields()]
+        names = [spelled(name, known) or name for name in asked.names]
+        if names == asked.names:
+            return asked
+        fields = [field.with_name(name) for field, name in zip(asked, names, strict=True)]
+        return pa.schema(fields)
 
     def _typing(self, source: RecordSource, schema: pa.Schema) -> ValueTyper | None:
         """Return a typer of values if a typed column was selected."""

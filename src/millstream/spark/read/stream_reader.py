@@ -32,11 +32,17 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from millstream.clients.partition import OffsetBounds, RecordSource
-from millstream.errors import DataLost, InvalidConfig
+from millstream.errors import DataLost, InvalidConfig, UnknownTopic
 from millstream.records.cursor import decode_topic_id, encode_topic_id
 from millstream.records.topic_partition import TopicPartition
 from millstream.spark.options import ReadOptions
-from millstream.spark.read.plan import TopicIds, find_partitions, make_tasks, resolve_start
+from millstream.spark.read.plan import (
+    TopicIds,
+    find_existing,
+    find_partitions,
+    make_tasks,
+    resolve_start,
+)
 from millstream.spark.read.positions import Offsets, resolve
 from millstream.spark.read.ranges import ReadTask, limit_bytes, limit_records
 from millstream.spark.source_cache import open_source
@@ -54,7 +60,7 @@ StreamPosition = dict[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads from the end of the last micro-batch; new partitions from their start."""
+    """Reads from the end of the last micro-batch; new partitions from their first record."""
 
     def __init__(self, options: ReadOptions, values: TopicValues, columns: StructType) -> None:
         self._options = options
@@ -86,10 +92,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: StreamPosition, limit: ReadLimit) -> StreamPosition:  # noqa: N802
         """Return the end position of the next micro-batch."""
         read, lost, read_ids = decode_position(start)
-        topic_ids, bounds = self._bounds()
+        topic_ids, bounds = self._bounds_again()
         read = self._without_recreated(read, read_ids, _by_topic(topic_ids))
         begin = self._begin(read, bounds)
-        begin, newly_lost = resolve_start(self._source, begin, bounds, self._options)
+        begin, newly_lost = resolve_start(
+            self._source,
+            begin,
+            bounds,
+            self._options,
+            is_same=lambda partition: partition.topic in read_ids,
+        )
         end = self._limited(begin, self._end(begin, bounds), limit)
         return encode_position(end, Counter(lost) + Counter(newly_lost), _by_topic(topic_ids))
 
@@ -114,8 +126,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         recreated = _recreated(begin_ids, end_ids)
         begin = {at: offset for at, offset in begin.items() if at.topic not in recreated}
         if new := [partition for partition in ends if partition not in begin]:
-            bounds = self._source.bounds(new, isolation=self._options.isolation)
-            begin |= {partition: bound.start for partition, bound in bounds.items()}
+            begin |= dict.fromkeys(new, 0)
+            if not self._options.fail_on_data_loss:  # What is missing was counted before.
+                bounds = self._source.bounds(new, isolation=self._options.isolation)
+                begin |= {partition: bound.start for partition, bound in bounds.items()}
         topic_ids = {partition: end_ids.get(partition.topic) for partition in ends}
         return [*make_tasks(self._source, begin, ends, self._options, topic_ids)]
 
@@ -132,6 +146,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topic_ids = find_partitions(self._source, self._options.selection)
         bounds = self._source.bounds(list(topic_ids), isolation=self._options.isolation)
         return topic_ids, bounds
+
+    def _bounds_again(self) -> tuple[TopicIds, dict[TopicPartition, OffsetBounds]]:
+        """Return the bounds in a query that runs: a topic that is gone was deleted."""
+        try:
+            return self._bounds()
+        except UnknownTopic as error:
+            reason = f"a topic that is read was deleted: {error}"
+            if self._options.fail_on_data_loss:
+                raise DataLost(
+                    f"{reason}; set failOnDataLoss=false to continue without it"
+                ) from error
+            logger.warning("%s; continuing without it", reason)
+        existing = find_existing(self._source, self._options.selection)
+        return existing, self._source.bounds(list(existing), isolation=self._options.isolation)
 
     def _without_recreated(
         self, read: Offsets, before: Mapping[str, uuid.UUID], now: Mapping[str, uuid.UUID]
@@ -160,7 +188,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.fail_on_data_loss:
                 raise DataLost(f"{reason}; set failOnDataLoss=false to continue without them")
             logger.warning("%s; continuing without them", reason)
-        return {partition: read.get(partition, bound.start) for partition, bound in bounds.items()}
+        # A new partition is read from its first record, whether or not that still exists.
+        return {partition: read.get(partition, 0) for partition in bounds}
 
     def _end(self, begin: Offsets, bounds: Mapping[TopicPartition, OffsetBounds]) -> Offsets:
         """Return the end of each partition, not before `begin` and not after the target."""

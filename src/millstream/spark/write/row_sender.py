@@ -1,7 +1,10 @@
 """Sender of rows as records: assigns partitions and builds batches with kernels.
 
 The partition of a row is its column `partition`; without one, the partition that Kafka's clients
-choose for its key; without a key, the partitions take turns.
+choose for its key; without a key, the partitions take turns. A sender asks once for the partitions
+of a topic, so that new ones are used by the next task. Its turns begin at a partition that follows
+from its producer id and epoch, which change with every task and micro-batch: small writes are
+spread too.
 """
 
 from __future__ import annotations
@@ -42,16 +45,24 @@ class RowSender:
         self.producer = TransactionalProducer(node, transactional_id, timeout_ms=timeout_ms)
         self.count = 0
         """Number of rows sent."""
+        self._partition_counts: dict[str, int] = {}
 
     def send(self, topic: str, table: pa.RecordBatch) -> None:
         """Send rows to a topic, without waiting for acknowledgement."""
-        count = self._node.ensure_topic(topic).partitions
+        count = self._partition_count(topic)
         columns = _columns(table)
-        partitions = _partitions(table, columns, topic, count, first_turn=self.count)
+        first_turn = sum(self.producer.identity) + self.count
+        partitions = _partitions(table, columns, topic, count, first_turn=first_turn)
         rows = rows_by_partition(partitions, count)
         for partition in np.unique(partitions):
             self._send(topic, int(partition), columns, rows.of(partition))
         self.count += table.num_rows
+
+    def _partition_count(self, topic: str) -> int:
+        if topic not in self._partition_counts:
+            described = self._node.ensure_topic(topic, is_fresh=True)
+            self._partition_counts[topic] = described.partitions
+        return self._partition_counts[topic]
 
     def _send(
         self, topic: str, partition: int, columns: RecordColumns, rows: NDArray[np.int64]
@@ -74,6 +85,13 @@ class RowSender:
         """Wait until all rows are acknowledged. A transaction stays open."""
         self.producer.flush()
         self.producer.close()
+
+    def abort(self) -> None:
+        """Abort the transaction, if it is open."""
+        try:
+            self.producer.abort()
+        finally:
+            self.producer.close()
 
 
 def _columns(table: pa.RecordBatch) -> RecordColumns:

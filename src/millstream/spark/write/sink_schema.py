@@ -32,13 +32,21 @@ SINK_TYPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
+def part_of(name: str, *, is_typed: bool) -> str:
+    """Return the part of a record that a column is, or the column itself.
+
+    Case does not matter, as in Spark; but in typed rows `Key` may be a field of the value.
+    """
+    return name if is_typed or name.lower() not in SINK_TYPES else name.lower()
+
+
 def check_sink(schema: StructType, options: WriteOptions, *, is_typed: bool = False) -> None:
     """Raise `InvalidConfig` unless rows of this schema can be written.
 
     If values are typed, they are encoded from all columns that are not another part of a record.
     """
     for field in schema:
-        allowed = SINK_TYPES.get(field.name)
+        allowed = SINK_TYPES.get(part_of(field.name, is_typed=is_typed))
         if allowed is None and is_typed:
             continue
         if allowed is None:
@@ -51,7 +59,7 @@ def check_sink(schema: StructType, options: WriteOptions, *, is_typed: bool = Fa
             raise InvalidConfig(
                 f"column {field.name} must be of type {' or '.join(allowed)}, got {kind}"
             )
-    names = schema.fieldNames()
+    names = [part_of(name, is_typed=is_typed) for name in schema.fieldNames()]
     if "value" not in names and not is_typed:
         raise InvalidConfig(f"columns must include value, got {names}")
     if "topic" not in names and options.topic is None:

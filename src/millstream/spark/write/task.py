@@ -1,11 +1,13 @@
 """Task of a sink: writes rows as batches of a transaction of its own.
 
 Readers of committed records do not see a task's records before the driver has published them. Of a
-repeated task, only the attempt that Spark reports is published (`writer.py`).
+repeated task, only the attempt that Spark reports is published (`writer.py`). A task that fails
+aborts its transaction: the driver may not know of it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -13,12 +15,15 @@ import pyarrow.compute as pc
 
 from millstream.clients.kafka.client import KafkaClient
 from millstream.config.schema import MIB
-from millstream.errors import InvalidRecord
+from millstream.errors import InvalidRecord, MillstreamError
 from millstream.formats.typed_columns import encode_values
 from millstream.spark.options import WriteOptions
 from millstream.spark.topic_values import TopicValues
 from millstream.spark.write.row_sender import RowSender
+from millstream.spark.write.sink_schema import part_of
 from millstream.spark.write.task_transaction import TaskTransaction
+
+logger = logging.getLogger(__name__)
 
 GATHERED_BYTES_MAX = 16 * MIB
 """Bytes of rows encoded together: enough that each partition of a topic gets full batches."""
@@ -32,27 +37,50 @@ def write_rows(
     options: WriteOptions,
     values: TopicValues,
 ) -> TaskTransaction | None:
-    """Write rows in one transaction and leave it open; return `None` if there are no rows."""
+    """Write rows in one transaction and leave it open; return `None` if there are no rows.
+
+    If that fails, the transaction is aborted.
+    """
     sender: RowSender | None = None
     value_format = values.format() if values.is_typed else None
-    for table in merge_batches(rows):
+    try:
+        for merged in merge_batches(rows):
+            table = _as_parts(merged, is_typed=values.is_typed)
+            if sender is None:
+                sender = RowSender(
+                    node,
+                    transactional_id,
+                    timeout_ms=min(options.transaction_lease_ms, options.transaction_timeout_ms),
+                    codec=options.codec,
+                    batch_bytes=options.batch_bytes,
+                )
+            if value_format is not None and "value" not in table.schema.names:
+                encoded = encode_values(table, value_format, prefix=options.value.prefix)
+                table = table.append_column("value", encoded)
+            for topic, part in _by_topic(table, options.topic):
+                sender.send(topic, part)
         if sender is None:
-            sender = RowSender(
-                node,
-                transactional_id,
-                timeout_ms=options.transaction_timeout_ms,
-                codec=options.codec,
-                batch_bytes=options.batch_bytes,
-            )
-        if value_format is not None and "value" not in table.schema.names:
-            encoded = encode_values(table, value_format, prefix=options.value.prefix)
-            table = table.append_column("value", encoded)  # noqa: PLW2901
-        for topic, part in _by_topic(table, options.topic):
-            sender.send(topic, part)
-    if sender is None:
-        return None
-    sender.finish()
+            return None
+        sender.finish()
+    except BaseException:  # Also the end of the process that Spark asks for.
+        if sender is not None:
+            _abort(sender)
+        raise
     return TaskTransaction(transactional_id, sender.producer.identity, sender.count)
+
+
+def _abort(sender: RowSender) -> None:
+    """Abort the transaction of a task that failed; if that is not possible, it expires."""
+    try:
+        sender.abort()
+    except MillstreamError as error:
+        logger.warning("the transaction of a failed task could not be aborted: %s", error)
+
+
+def _as_parts(table: pa.RecordBatch, *, is_typed: bool) -> pa.RecordBatch:
+    """Return rows with the names of the parts of a record."""
+    names = [part_of(name, is_typed=is_typed) for name in table.schema.names]
+    return table if names == table.schema.names else table.rename_columns(names)
 
 
 def merge_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,15 +1,16 @@
 """Batch and stream writers with exactly-once semantics.
 
     task attempt   its own transactional producer, `<publisher>/<partition>/<attempt>`, writes to
-                   the target partitions and leaves its transaction open
+                   the target partitions and leaves its transaction open; while it runs, it renews
+                   the transactions of all tasks (`lease.py`)
     driver         one request: commit the transactions of the attempts that Spark reports, abort
                    the other ones of this publisher, and store that (publisher, sequence) is done
 
 The node decides all of this with one durable write, so there is no intermediate state. If one of
 them crashes:
 
-    a task                 its transaction is not chosen: aborted with the decision, or by the next
-                           attempt under the same id, or by its timeout
+    a task                 its transaction is not chosen: aborted by the task, with the decision, by
+                           the next attempt under the same id, or when nobody renews it
     the driver, before     nothing was published. The restarted query runs the batch again, under
                            the same ids, which ends the transactions left open
     the driver, after      the batch runs again, and its publication is answered as already done:
@@ -23,10 +24,13 @@ the option `jobSequence`.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -36,7 +40,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from millstream.errors import InvalidConfig, UnknownTopic
+from millstream.errors import DataLost, InvalidConfig, UnknownTopic
 from millstream.spark.options import WriteOptions
 from millstream.spark.topic_values import TopicValues, find_values
 from millstream.spark.write.sink_schema import check_sink
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
 
 # Spark starts a Python process for each step of a write: to create a writer, to write, to commit.
 # Imports that only one of them needs are inside functions.
+
+logger = logging.getLogger(__name__)
 
 QUERY_ID = "sql.streaming.queryId"
 """Property of a task with the id of its query, which stays the same over restarts."""
@@ -114,7 +120,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Write the rows of a task of a micro-batch."""
         query_id = _task().getLocalProperty(QUERY_ID)
         assert query_id, "Spark sets this property for the tasks of a stream"
-        return _write(self._options, self._values, f"spark-query/{query_id}", iterator)
+        return _write(self._options, self._values, _stream_publisher(query_id), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the transactions of the tasks."""
@@ -123,8 +129,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _publish(self._options, publisher, batchId, transactions)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Abort the transactions of the tasks, as far as their publisher is known."""
-        for publisher in _publishers(messages):
+        """Abort the transactions of the tasks, as far as their publisher is known.
+
+        Spark does not tell the driver the id of the query. If no task has completed, it is in the
+        checkpoint, if that can be read here. Otherwise tasks that failed have aborted their
+        transactions, and those of tasks that were killed expire.
+        """
+        for publisher in _publishers(messages) or _publishers_in(self._options.checkpoint):
             _publish(self._options, publisher, batchId, [], committed=False)
 
 
@@ -132,7 +143,7 @@ def _checked(options: WriteOptions, schema: StructType, *, overwrite: bool) -> T
     """Check the schema of the rows, and return the declarations of values."""
     if overwrite:
         raise InvalidConfig("mode must be append, got overwrite: a topic cannot be overwritten")
-    if "value" in schema.fieldNames():
+    if any(name.lower() == "value" for name in schema.fieldNames()):
         check_sink(schema, options)
         return TopicValues(options.value)
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
@@ -164,6 +175,7 @@ def _write(
     options: WriteOptions, values: TopicValues, publisher: str, rows: Iterator[pa.RecordBatch]
 ) -> SinkCommitMessage:
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
+    from millstream.spark.write.lease import TransactionLease  # noqa: PLC0415
     from millstream.spark.write.task import write_rows  # noqa: PLC0415
 
     task = _task()
@@ -173,14 +185,33 @@ def _write(
             " use coalesce to reduce them"
         )
     transactional_id = f"{publisher}/{task.partitionId()}/{task.attemptNumber()}"
-    transaction = write_rows(
-        open_client(options.source),
-        rows,
-        transactional_id=transactional_id,
-        options=options,
-        values=values,
-    )
+    with TransactionLease(
+        lambda: _renew(options, publisher),
+        lease_ms=options.transaction_lease_ms,
+        duration_ms_max=options.transaction_timeout_ms,
+    ):
+        transaction = write_rows(
+            open_client(options.source),
+            rows,
+            transactional_id=transactional_id,
+            options=options,
+            values=values,
+        )
     return SinkCommitMessage(publisher, transaction)
+
+
+def _renew(options: WriteOptions, publisher: str) -> None:
+    """Renew the transactions of all tasks. Runs in a thread, so with connections of its own."""
+    from millstream.clients.kafka.publication import renew  # noqa: PLC0415
+    from millstream.spark.source_cache import make_client  # noqa: PLC0415
+
+    with make_client(options.source) as client:
+        renew(
+            client,
+            publisher=publisher,
+            prefix=f"{publisher}/",
+            duration_ms_max=options.transaction_timeout_ms,
+        )
 
 
 def _publish(
@@ -195,7 +226,7 @@ def _publish(
     from millstream.clients.kafka.publication import TransactionToPublish, publish  # noqa: PLC0415
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
 
-    publish(
+    result = publish(
         open_client(options.source),
         publisher=publisher,
         sequence=sequence,
@@ -207,6 +238,16 @@ def _publish(
         is_final=is_final,
         committed=committed,
     )
+    if not committed or not result.is_repeated:
+        return
+    if sequence < result.last_sequence:
+        raise DataLost(
+            f"write {sequence} of {publisher!r} was not done: {result.last_sequence} was written"
+            " before, and numbers must ascend. Its checkpoint was rewound or is a new one: continue"
+            " with the checkpoint that was used last, or start a new one, with a new jobId if that"
+            " is set"
+        )
+    logger.warning("write %d of %r was done before, and is not done again", sequence, publisher)
 
 
 def _messages(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMessage]:
@@ -222,3 +263,21 @@ def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[TaskTr
 def _publishers(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
     """Return the publisher; none if no task was completed."""
     return {message.publisher for message in _messages(messages)}
+
+
+def _stream_publisher(query_id: str) -> str:
+    return f"spark-query/{query_id}"
+
+
+def _publishers_in(checkpoint: str | None) -> set[str]:
+    """Return the publisher of the stream with this checkpoint; none if it cannot be read here."""
+    if checkpoint is None:
+        return set()
+    location = urlsplit(checkpoint)
+    if location.scheme not in ("", "file"):
+        return set()
+    try:
+        stored = json.loads((Path(unquote(location.path)) / "metadata").read_bytes())
+        return {_stream_publisher(stored["id"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()

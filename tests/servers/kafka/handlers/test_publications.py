@@ -11,6 +11,7 @@ from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.publications import (
     PublishTransactionsRequest,
     PublishTransactionsRequestTransaction,
+    RenewTransactionsRequest,
 )
 from millstream.protocols.kafka.messages.transactions import ListTransactionsRequest
 from millstream.protocols.kafka.messages.versions import ApiVersionsRequest
@@ -180,3 +181,16 @@ def test_a_publication_is_remembered_over_a_restart(tmp_path):
     with running_broker(tmp_path) as node, RawClient(node.bootstrap) as client:
         assert publish(client, "q", *tasks(client, "q", topic, b"a", b"b")).is_repeated
         assert shown(client, topic) == [b"a", b"b"]
+
+
+def test_transactions_of_a_publisher_are_renewed_together(client, topic, query):
+    tasks(client, query, topic, b"a", b"b")
+    request = RenewTransactionsRequest(publisher=query, prefix=f"{query}/", duration_ms_max=600_000)
+    answer = client.call(request)
+    assert (answer.error_code, answer.transaction_count) == (0, 2)
+    too_long = RenewTransactionsRequest(
+        publisher=query, prefix=f"{query}/", duration_ms_max=900_001
+    )
+    answer = client.call(too_long)
+    assert answer.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert "between 1 and 900000 ms, got 900001" in answer.error_message

@@ -1,4 +1,7 @@
-"""Publications: transactions of many producers, committed by one decision. Kafka has none."""
+"""Publications: transactions of many producers, committed by one decision. Kafka has none.
+
+Until then their producers renew them together.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from millstream.protocols.kafka.codec.primitives import (
 )
 
 PUBLISH_TRANSACTIONS = Versions(first=0, last=0, flexible=0)
+RENEW_TRANSACTIONS = Versions(first=0, last=0, flexible=0)
 
 
 @struct
@@ -48,3 +52,22 @@ class PublishTransactionsResponse:
     error_message: str | None = wire(NULLABLE_STRING, default=None)
     is_repeated: bool = wire(BOOL, default=False)
     last_sequence: int = wire(INT64, default=-1)
+
+
+@message(RENEW_TRANSACTIONS)
+class RenewTransactionsRequest:
+    """Start the timeouts of open transactions again: those whose id begins with the prefix."""
+
+    publisher: str = wire(STRING)
+    prefix: str = wire(STRING)
+    duration_ms_max: int = wire(INT32)
+
+
+@message(RENEW_TRANSACTIONS)
+class RenewTransactionsResponse:
+    """How many transactions are open."""
+
+    throttle_time_ms: int = wire(INT32, default=0)
+    error_code: int = wire(INT16, default=0)
+    error_message: str | None = wire(NULLABLE_STRING, default=None)
+    transaction_count: int = wire(INT32, default=0)

@@ -1,4 +1,4 @@
-"""PublishTransactions, an API of Millstream: commits transactions of many producers at once."""
+"""PublishTransactions and RenewTransactions, APIs of Millstream for many producers of one job."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from millstream.errors import MillstreamError
 from millstream.protocols.kafka.messages.publications import (
     PublishTransactionsRequest,
     PublishTransactionsResponse,
+    RenewTransactionsRequest,
+    RenewTransactionsResponse,
 )
 from millstream.servers.kafka.handlers.transactions import transaction_code_of
 from millstream.servers.kafka.request_context import RequestContext
@@ -45,6 +47,23 @@ async def publish_transactions(
     )
 
 
+def renew_transactions(
+    request: RenewTransactionsRequest, context: RequestContext
+) -> RenewTransactionsResponse:
+    """Start the timeouts of open transactions below a prefix again."""
+    try:
+        context.require_transactional_id(request.publisher)
+        _check_prefix(request.prefix, context)
+        count = context.broker.transactions.renew(
+            request.publisher, request.prefix, request.duration_ms_max
+        )
+    except MillstreamError as error:
+        return RenewTransactionsResponse(
+            error_code=transaction_code_of(error), error_message=str(error)
+        )
+    return RenewTransactionsResponse(transaction_count=count)
+
+
 def _check_rights(proposal: PublicationProposal, context: RequestContext) -> None:
     """Raise unless the caller may use the publisher, each transaction and all under the prefix.
 
@@ -53,9 +72,14 @@ def _check_rights(proposal: PublicationProposal, context: RequestContext) -> Non
     context.require_transactional_id(proposal.publisher)
     for chosen in proposal.chosen:
         context.require_transactional_id(chosen.transactional_id)
+    _check_prefix(proposal.prefix, context)
+
+
+def _check_prefix(prefix: str, context: RequestContext) -> None:
+    """Raise unless the caller may use all ids under a prefix."""
     access, caller = context.access, context.caller
-    if access is None or not proposal.prefix:
+    if access is None or not prefix:
         return
     operation = context.needs.on(ResourceType.TRANSACTIONAL_ID)
-    if not access.check_below(caller, operation, ResourceType.TRANSACTIONAL_ID, proposal.prefix):
-        raise access.denial(caller, operation, transactional_id(proposal.prefix))
+    if not access.check_below(caller, operation, ResourceType.TRANSACTIONAL_ID, prefix):
+        raise access.denial(caller, operation, transactional_id(prefix))
