@@ -23,7 +23,7 @@ from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.partition import Isolation
 from millstream.clients.tls import ClientTls
 from millstream.config.certificates import CertificateFiles
-from millstream.config.schema import AccessConfig, ClientAuth, TlsConfig
+from millstream.config.schema import AccessConfig, ClientAuth, HttpConfig, TlsConfig
 from millstream.errors import InvalidConfig, NodeUnreachable
 from millstream.records.topic_partition import TopicPartition
 from millstream.servers.tls import ServerCertificates, distinguished_name
@@ -310,6 +310,26 @@ def test_http_clients_have_the_rights_of_the_user_that_their_certificate_names(
                 connected.sendall(b"PUT /v1/topics/t HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 status = int(connected.recv(10_000).split()[1])
                 assert (status < 300) is is_allowed, status
+
+
+def test_a_certificate_does_not_count_for_pages_of_other_sites(
+    authority: Authority, tmp_path: Path, files: dict[str, str]
+) -> None:
+    tls = TlsConfig(**files, client_auth=ClientAuth.REQUEST, principal_rules=RULES)
+    access = AccessConfig(enabled=True, super_users=("alice",))
+    http = HttpConfig(allowed_origins=("https://app.example",))
+    context = authority.client_context(authority.issue("alice"))
+    with running_broker(tmp_path, tls=tls, access=access, http_server=http) as broker:
+        own = f"https://localhost:{broker.server.http.port}"
+        host = own.removeprefix("https://")
+        for origin, user in ((own, "User:alice"), ("https://app.example", "User:ANONYMOUS")):
+            with tls_socket(broker.server.http.port, context) as connected:
+                head = f"GET /v1/access/whoami HTTP/1.1\r\nhost: {host}\r\norigin: {origin}\r\n\r\n"
+                connected.sendall(head.encode())
+                answer = connected.recv(10_000)
+                assert b"HTTP/1.1 200" in answer
+                assert user.encode() in answer
+                assert b"allow-credentials" not in answer.lower()
 
 
 def test_a_user_that_no_rule_names_is_refused(broker: RunningBroker, authority: Authority) -> None:
