@@ -20,6 +20,7 @@ import pytest
 import millstream
 from millstream.clients.http.core.config import ClientConfig
 from millstream.clients.kafka.client import KafkaClient
+from millstream.clients.kafka.security import KafkaSecurity
 from millstream.clients.partition import Isolation
 from millstream.clients.tls import ClientTls
 from millstream.config.certificates import CertificateFiles
@@ -459,7 +460,9 @@ def test_a_node_with_the_certificate_of_another_host_is_not_trusted(
             answers(broker.server.kafka.port, authority.client_context(None))
         config = ClientTls(ca_file=authority.certificate)
         with (
-            KafkaClient(broker.bootstrap, tls=config, timeout_s=0.5) as client,
+            KafkaClient(
+                broker.bootstrap, security=KafkaSecurity(tls=config), timeout_s=0.5
+            ) as client,
             pytest.raises(NodeUnreachable, match="IP address mismatch"),
         ):
             client.topics()
@@ -475,7 +478,7 @@ def test_our_kafka_client_reads_large_and_small_records_by_tls(
         client.create_topic("large")
         for value in values:
             client.append("large", value)
-    with KafkaClient(strict_broker.bootstrap, tls=tls) as kafka:
+    with KafkaClient(strict_broker.bootstrap, security=KafkaSecurity(tls=tls)) as kafka:
         assert "large" in kafka.topics()
         partition = TopicPartition("large", 0)
         chunks = kafka.chunks(partition, 0, 3, isolation=Isolation.READ_COMMITTED)

@@ -48,7 +48,6 @@ def _open(options: SourceOptions) -> RecordSource:
                 bootstrap,
                 client_id=options.client_id,
                 timeout_s=timeout_s,
-                tls=options.tls,
-                login=options.login,
+                security=options.security,
             )
     raise AssertionError("one of path and bootstrap is set")
