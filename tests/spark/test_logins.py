@@ -167,7 +167,7 @@ def test_a_pipeline_logs_in_and_leaves_no_secret_behind(
     done = subprocess.run(
         [
             *(MILLSTREAM, "pipeline", "run", str(home / "copy.toml"), "--once"),
-            *("--master", "local[2]", "--log-level", "debug"),
+            *("--master", "local[2]", "--log-level", "info"),
             *("--conf", "spark.eventLog.enabled=true"),
             *("--conf", f"spark.eventLog.dir=file:{home / 'events'}"),
             *login,
