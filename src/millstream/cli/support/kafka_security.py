@@ -78,7 +78,7 @@ def kafka_security_options(command: F) -> F:
 def _note(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     name = parameter.name
     assert name is not None
-    # Variables are read with the other settings: one that is not needed is no mistake.
+    # Variables are read with the other settings: those that are not needed are ignored.
     is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     if value is not None and is_given:
         context.meta.setdefault(_KEY, {})[name] = value
