@@ -54,13 +54,13 @@ class Chromium:
 
 
 @contextmanager
-def running_chromium() -> Iterator[Chromium]:
-    """Run a browser with a fresh profile."""
+def running_chromium(*flags: str) -> Iterator[Chromium]:
+    """Run a browser with a fresh profile, and with further flags."""
     program = shutil.which("chromium")
     assert program, "run `make browser`"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(
-            [*UNLIMITED, program, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+            [*UNLIMITED, program, *FLAGS, *flags, f"--user-data-dir={folder}", "about:blank"],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import shutil
 import ssl
 import subprocess
 import warnings
@@ -24,14 +25,19 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.admin import ScramMechanism as ConfluentMechanism
 
+from millstream import AsyncClient, Client, ClientConfig, ClientTls
 from millstream.broker.access.acls import Acl, Permission, ResourcePattern
 from millstream.broker.access.caller import Caller
 from millstream.broker.access.credentials import ScramMechanism
 from millstream.broker.access.principal import user
 from millstream.broker.access.resources import Operation, ResourceType
 from millstream.broker.access.sasl.scram import make_credential, make_salt
+from millstream.clients.kafka.client import KafkaClient
+from millstream.clients.kafka.security import parse_security
 from millstream.config.schema import AccessConfig, ClientAuth, TlsConfig
+from millstream.errors import NotAuthenticated
 from millstream.testing.broker import RunningBroker, running_broker
+from tests.browser.chromium import running_chromium
 from tests.servers.peer.certificates import Authority
 
 from .conftest import TIMEOUT_S
@@ -223,6 +229,93 @@ def test_aiokafka_writes_and_reads(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN"])
+def test_kcat_writes_and_reads_with_a_file_of_settings(
+    secure: RunningBroker, authority: Authority, name: str, mechanism: str, tmp_path: Path
+) -> None:
+    """The password is in a file, not on the command line.
+
+    Not by SCRAM: Debian's kcat has librdkafka 2.0, whose logins by SCRAM the node refuses.
+    """
+    assert shutil.which("kcat"), "run `make clients`"
+    settings = librdkafka(secure, authority, mechanism)
+    file = tmp_path / "kcat.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def kcat(*arguments: str, sent: str = "") -> str:
+        done = subprocess.run(
+            ["kcat", "-F", str(file), "-t", name, *arguments],
+            input=sent,
+            capture_output=True,
+            text=True,
+            timeout=2 * TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    kcat("-P", sent="value\n")
+    assert kcat("-C", "-e", "-q", "-o", "beginning") == "value\n"
+
+
+def test_the_clients_of_millstream_write_and_read_with_tokens(
+    secure: RunningBroker, authority: Authority, name: str
+) -> None:
+    gate = secure.server.broker.access
+    assert gate is not None
+    _, token = secure.run(gate.create_token(user("alice"), by=ROOT))
+    config = ClientConfig(token=token, tls=ClientTls(ca_file=authority.certificate))
+    with Client(secure.url, config=config) as client:
+        client.append(name, "blocking")
+
+    async def run() -> list[Any]:
+        async with AsyncClient(secure.url, config=config) as client:
+            await client.append(name, "asyncio")
+            read = client.read(name)
+            return [(await anext(read)).value for _ in range(2)]
+
+    assert asyncio.run(run()) == ["blocking", "asyncio"]
+    with (
+        Client(secure.url, config=ClientConfig(tls=config.tls)) as nobody,
+        pytest.raises(NotAuthenticated),
+    ):
+        nobody.append(name, "anonymous")
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+def test_the_kafka_client_of_millstream_reads(
+    secure: RunningBroker, authority: Authority, name: str, mechanism: str, tmp_path: Path
+) -> None:
+    secure.run(secure.server.broker.topics.create(name, partitions=3))
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    given = {
+        "user": "alice",
+        "password_file": str(file),
+        "ca_file": authority.certificate,
+        "mechanism": mechanism,
+    }
+    security = parse_security(given, environment={})
+    with KafkaClient(secure.bootstrap, security=security) as client:
+        assert client.topics([name])[name].partitions == 3
+
+
+def test_a_browser_logs_in_by_https(secure: RunningBroker, authority: Authority, name: str) -> None:
+    secure.run(secure.server.broker.topics.create(name, partitions=1))
+    gate = secure.server.broker.access
+    assert gate is not None
+    _, token = secure.run(gate.create_token(user("alice"), by=ROOT))
+    with (
+        running_chromium("--ignore-certificate-errors") as chromium,
+        chromium.page(f"{secure.url}/#/topics") as page,
+    ):
+        page.until("document.activeElement?.name === 'token'")
+        page.write(token)
+        page.press("Enter")
+        page.until_shown(name, "alice")
+        assert page.complaints == []
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafkajs_writes_and_reads(
     secure: RunningBroker, authority: Authority, name: str, mechanism: str
@@ -275,6 +368,14 @@ def test_the_tools_of_kafka_log_in_and_administer_passwords(
 
     tool = ("org.apache.kafka.tools.AclCommand", "--bootstrap-server", secure.bootstrap)
     assert "User:alice" in run(*tool, "--command-config", str(settings), "--list")
+    rule = ("--allow-principal", "User:erin", "--operation", "Read", "--topic", "invoices")
+    acls = (*tool, "--command-config", str(settings))
+    run(*acls, "--add", *rule, "--resource-pattern-type", "prefixed")
+    listed = run(*acls, "--list", "--principal", "User:erin")
+    assert "resourceType=TOPIC, name=invoices, patternType=PREFIXED" in listed
+    assert "principal=User:erin, host=*, operation=READ, permissionType=ALLOW" in listed
+    run(*acls, "--remove", *rule, "--resource-pattern-type", "prefixed", "--force")
+    assert "User:erin" not in run(*acls, "--list")
     if mechanism != "PLAIN":
         program = str(FOLDER / "kafka-tools" / "Passwords.java")
         said = run(program, secure.bootstrap, str(settings), "dora", mechanism)

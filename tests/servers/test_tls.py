@@ -20,10 +20,11 @@ import pytest
 import millstream
 from millstream.clients.http.core.config import ClientConfig
 from millstream.clients.kafka.client import KafkaClient
+from millstream.clients.kafka.security import KafkaSecurity
 from millstream.clients.partition import Isolation
 from millstream.clients.tls import ClientTls
 from millstream.config.certificates import CertificateFiles
-from millstream.config.schema import AccessConfig, ClientAuth, TlsConfig
+from millstream.config.schema import AccessConfig, ClientAuth, HttpConfig, TlsConfig
 from millstream.errors import InvalidConfig, NodeUnreachable
 from millstream.records.topic_partition import TopicPartition
 from millstream.servers.tls import ServerCertificates, distinguished_name
@@ -312,6 +313,26 @@ def test_http_clients_have_the_rights_of_the_user_that_their_certificate_names(
                 assert (status < 300) is is_allowed, status
 
 
+def test_a_certificate_does_not_count_for_pages_of_other_sites(
+    authority: Authority, tmp_path: Path, files: dict[str, str]
+) -> None:
+    tls = TlsConfig(**files, client_auth=ClientAuth.REQUEST, principal_rules=RULES)
+    access = AccessConfig(enabled=True, super_users=("alice",))
+    http = HttpConfig(allowed_origins=("https://app.example",))
+    context = authority.client_context(authority.issue("alice"))
+    with running_broker(tmp_path, tls=tls, access=access, http_server=http) as broker:
+        own = f"https://localhost:{broker.server.http.port}"
+        host = own.removeprefix("https://")
+        for origin, user in ((own, "User:alice"), ("https://app.example", "User:ANONYMOUS")):
+            with tls_socket(broker.server.http.port, context) as connected:
+                head = f"GET /v1/access/whoami HTTP/1.1\r\nhost: {host}\r\norigin: {origin}\r\n\r\n"
+                connected.sendall(head.encode())
+                answer = connected.recv(10_000)
+                assert b"HTTP/1.1 200" in answer
+                assert user.encode() in answer
+                assert b"allow-credentials" not in answer.lower()
+
+
 def test_a_user_that_no_rule_names_is_refused(broker: RunningBroker, authority: Authority) -> None:
     for port, sent in zip(ports(broker), (API_VERSIONS, HTTP_GET), strict=True):
         unnamed = authority.client_context(authority.issue("USER-9"))
@@ -439,7 +460,9 @@ def test_a_node_with_the_certificate_of_another_host_is_not_trusted(
             answers(broker.server.kafka.port, authority.client_context(None))
         config = ClientTls(ca_file=authority.certificate)
         with (
-            KafkaClient(broker.bootstrap, tls=config, timeout_s=0.5) as client,
+            KafkaClient(
+                broker.bootstrap, security=KafkaSecurity(tls=config), timeout_s=0.5
+            ) as client,
             pytest.raises(NodeUnreachable, match="IP address mismatch"),
         ):
             client.topics()
@@ -455,7 +478,7 @@ def test_our_kafka_client_reads_large_and_small_records_by_tls(
         client.create_topic("large")
         for value in values:
             client.append("large", value)
-    with KafkaClient(strict_broker.bootstrap, tls=tls) as kafka:
+    with KafkaClient(strict_broker.bootstrap, security=KafkaSecurity(tls=tls)) as kafka:
         assert "large" in kafka.topics()
         partition = TopicPartition("large", 0)
         chunks = kafka.chunks(partition, 0, 3, isolation=Isolation.READ_COMMITTED)

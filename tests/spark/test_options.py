@@ -7,6 +7,7 @@ import re
 import pytest
 
 from millstream.clients.kafka.login import KafkaLogin, LoginMechanism
+from millstream.clients.kafka.security import KafkaSecurity
 from millstream.clients.partition import Isolation
 from millstream.clients.tls import ClientTls
 from millstream.errors import InvalidConfig
@@ -18,6 +19,7 @@ from millstream.spark.options import (
     WRITE_OPTIONS,
     parse_read_options,
     parse_write_options,
+    security_options,
 )
 from millstream.spark.read.positions import EARLIEST, LATEST, AtOffsets, AtTimes
 
@@ -209,7 +211,39 @@ def test_no_name_means_two_things(table):
 
 
 def test_a_node_is_connected_to_in_clear_text_unless_told():
-    assert (read().source.tls, read().source.login) == (None, None)
+    assert read().source.security == KafkaSecurity()
+
+
+def test_a_user_or_certificates_are_enough_to_use_tls():
+    assert read(**{"ssl.ca.location": "a"}).source.security.tls == ClientTls(ca_file="a")
+    options = {"sasl.username": "a", "sasl.passwordFile": "b"}
+    assert read(**options).source.security == KafkaSecurity(
+        tls=ClientTls(), login=KafkaLogin(user="a", password_file="b")
+    )
+
+
+def test_what_options_do_not_say_is_taken_from_the_environment(monkeypatch):
+    monkeypatch.setenv("MILLSTREAM_USER", "alice")
+    monkeypatch.setenv("MILLSTREAM_PASSWORD_FILE", "password")
+    login = read().source.security.login
+    assert login == KafkaLogin(user="alice", password_file="password")
+    assert read(**{"security.protocol": "PLAINTEXT"}).source.security == KafkaSecurity()
+    in_place = parse_read_options({"path": "data", "topic": "t"}, is_stream=False)
+    assert in_place.source.security == KafkaSecurity(), "files are read without a node"
+
+
+def test_options_of_a_security_make_the_same_one():
+    options = {
+        "sasl.username": "a",
+        "sasl.passwordFile": "/b",
+        "sasl.mechanism": "PLAIN",
+        "ssl.ca.location": "/c",
+        "ssl.certificate.location": "/d",
+        "ssl.key.location": "/e",
+    }
+    security = read(**options).source.security
+    assert security_options(security) == {**options, "security.protocol": "SASL_SSL"}
+    assert read(**security_options(security)).source.security == security
 
 
 def test_tls_and_a_login_are_options_with_names_of_kafkas_clients():
@@ -221,8 +255,8 @@ def test_tls_and_a_login_are_options_with_names_of_kafkas_clients():
         "sasl.passwordFile": "password",
     }
     source = read(**options).source
-    assert source.tls == ClientTls(ca_file="ca.pem")
-    assert source.login == KafkaLogin(
+    assert source.security.tls == ClientTls(ca_file="ca.pem")
+    assert source.security.login == KafkaLogin(
         user="alice", password_file="password", mechanism=LoginMechanism.SCRAM_SHA_512
     )
     assert write(**options).source == source
@@ -232,8 +266,18 @@ def test_tls_and_a_login_are_options_with_names_of_kafkas_clients():
     ("options", "message"),
     [
         ({"security.protocol": "TLS"}, "security.protocol must be one of"),
-        ({"ssl.ca.location": "a"}, "ssl.ca.location requires security.protocol SSL or SASL_SSL"),
-        ({"sasl.username": "a"}, "sasl.username requires security.protocol SASL_SSL"),
+        (
+            {"security.protocol": "PLAINTEXT", "ssl.ca.location": "a"},
+            "ssl.ca.location requires security.protocol SSL or SASL_SSL, got PLAINTEXT",
+        ),
+        (
+            {"security.protocol": "SSL", "sasl.username": "a"},
+            "sasl.username requires security.protocol SASL_SSL, got SSL",
+        ),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.username": "a", "sasl.mechanism": "GSSAPI"},
+            "sasl.mechanism must be one of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, got 'GSSAPI'",
+        ),
         ({"security.protocol": "SASL_SSL"}, "sasl.username must be set"),
         (
             {"security.protocol": "SASL_SSL", "sasl.username": "a"},
@@ -241,9 +285,10 @@ def test_tls_and_a_login_are_options_with_names_of_kafkas_clients():
         ),
         (
             {"security.protocol": "SSL", "ssl.key.location": "a"},
-            "cert_file must be set together with key_file",
+            "ssl.certificate.location must be set together with ssl.key.location",
         ),
-        ({"sasl.password": "secret"}, "option 'sasl.password' does not exist"),
+        ({"sasl.password": "secret"}, "option 'sasl.password' is not supported, because Spark"),
+        ({"kafka.sasl.jaas.config": "secret"}, "name that with sasl.passwordFile"),
     ],
 )
 def test_options_of_a_login_that_do_not_fit_together_are_named(options, message):

@@ -15,6 +15,7 @@ from millstream.audit.verification.probes import PROBES_MAX
 from millstream.audit.verification.report import AckOutcome, Discrepancy, Report
 from millstream.audit.verification.verification import Verification
 from millstream.cli.support.exit import Exit
+from millstream.cli.support.kafka_security import kafka_security, login_options
 from millstream.cli.support.node_api import connected, server_option
 from millstream.cli.support.options import data_option, json_option, one_line_errors, progress_bar
 from millstream.cli.support.output import (
@@ -46,6 +47,7 @@ _SEED_MAX = 2**32
     help="Compare all replicas of a running cluster instead.",
 )
 @server_option
+@login_options
 @click.option(
     "--acknowledged",
     metavar="FILE",
@@ -156,6 +158,7 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
         raise click.UsageError("--server is for --cluster")
     if bootstrap and _is_given(context, "data"):
         raise click.UsageError("--data and --bootstrap cannot be combined")
+    security = kafka_security()
     seed = secrets.randbelow(_SEED_MAX) if seed is None else seed
     with one_line_errors(), progress_bar("verify") as bar, AckIndex() as ack_index:
         for path in acknowledged:
@@ -164,7 +167,9 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
             ack_index, topics=topics, deleted=deleted, throttle=throttle, progress=bar.update
         )
         if bootstrap:
-            report = run.verify_node(bootstrap, samples=samples, seed=seed, timeout_s=timeout)
+            report = run.verify_node(
+                bootstrap, samples=samples, seed=seed, timeout_s=timeout, security=security
+            )
         else:
             report = run.verify_directory(data)
     used_seed = seed if bootstrap and samples else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,14 @@ from millstream.errors import InvalidConfig
 
 if TYPE_CHECKING:
     import ssl
+
+
+VARIABLES: Mapping[str, str] = {
+    "ca_file": "MILLSTREAM_CA_FILE",
+    "cert_file": "MILLSTREAM_CERT_FILE",
+    "key_file": "MILLSTREAM_KEY_FILE",
+}
+"""Variables of the environment that name the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +36,15 @@ class ClientTls:
         if (self.cert_file is None) != (self.key_file is None):
             given, missing = ("cert_file", "key_file")[:: 1 if self.cert_file else -1]
             raise InvalidConfig(f"{missing} must be set together with {given}")
+
+    def or_environment(self, environment: Mapping[str, str] | None = None) -> ClientTls:
+        """Return these files; if there are none, those that the environment names."""
+        if self != ClientTls():
+            return self
+        environment = os.environ if environment is None else environment
+        return ClientTls(
+            **{name: environment.get(variable) or None for name, variable in VARIABLES.items()}
+        )
 
     def context(self) -> ssl.SSLContext:
         """Return the context; it checks the name in the certificate of the node."""

@@ -149,7 +149,7 @@ def scan(
 ) -> LakeScan:
     """Read a topic as one table: history from the lake, the rest from the log.
 
-    `client` are further arguments of `KafkaClient`, such as a login.
+    `client` are further arguments of `KafkaClient`, such as `security`.
     """
     source = KafkaClient(bootstrap, **client)
     try:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from millstream.clients.kafka.login import KafkaLogin, LoginMechanism
+from millstream.clients.kafka.security import NO_SECURITY, KafkaSecurity, parse_security
 from millstream.clients.partition import Isolation
-from millstream.clients.tls import ClientTls
 from millstream.config.schema import MIB
 from millstream.errors import InvalidConfig
 from millstream.formats.bad_records import OnBadRecord, bad_records_from
@@ -73,7 +72,9 @@ _SOURCE = {
         ("kafka.client.id",),
     ),
     "security.protocol": OptionHelp(
-        "How to connect to nodes: `PLAINTEXT` (default), `SSL`, `SASL_SSL` or `SASL_PLAINTEXT`.",
+        "How to connect to nodes: `PLAINTEXT`, `SSL`, `SASL_SSL` or `SASL_PLAINTEXT`. Default:"
+        " `SASL_SSL` with a user, `SSL` with a file of certificates, otherwise `PLAINTEXT`. This"
+        " and the next six options can also be set by [variables](../operating/credentials.md).",
         ("kafka.security.protocol",),
     ),
     "sasl.mechanism": OptionHelp(
@@ -214,6 +215,22 @@ WRITE_OPTIONS: Mapping[str, OptionHelp] = MappingProxyType(
     }
 )
 
+SECURITY_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "security.protocol": "protocol",
+        "ssl.ca.location": "ca_file",
+        "ssl.certificate.location": "cert_file",
+        "ssl.key.location": "key_file",
+        "sasl.username": "user",
+        "sasl.passwordFile": "password_file",
+        "sasl.mechanism": "mechanism",
+    }
+)
+"""Settings of `KafkaSecurity`, by option."""
+
+_SECRET_OPTIONS = re.compile(r"(kafka\.)?(sasl\.password|sasl\.jaas\.config|ssl\.key\.password)")
+"""Options that other clients have, and that would put a secret into plans and the UI of Spark."""
+
 _CATALOG_OPTIONS = frozenset(
     {"provider", "owner", "location", "external", "comment", "is_managed_location"}
 )
@@ -234,8 +251,7 @@ class SourceOptions:
     path: str | None = None
     timeout_ms: int = TIMEOUT_MS
     client_id: str = CLIENT_ID
-    tls: ClientTls | None = None
-    login: KafkaLogin | None = None
+    security: KafkaSecurity = NO_SECURITY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +310,16 @@ class WriteOptions:
     codec: Codec = Codec.NONE
     batch_bytes: int = BATCH_BYTES
     value: ValueOptions = field(default_factory=ValueOptions)
+
+
+def security_options(security: KafkaSecurity) -> dict[str, str]:
+    """Return the options of a security. They have names of files, and no secret."""
+    settings = security.settings()
+    return {
+        option: settings[setting]
+        for option, setting in SECURITY_OPTIONS.items()
+        if setting in settings
+    }
 
 
 def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
@@ -359,44 +385,17 @@ def _source_options(reader: _OptionReader, *, may_be_path: bool) -> SourceOption
         path=path,
         timeout_ms=timeout_ms,
         client_id=_client_id(reader),
-        tls=_tls(reader),
-        login=_login(reader),
+        security=_security(reader, is_path=path is not None),
     )
 
 
-def _protocol(reader: _OptionReader) -> str:
-    names = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
-    return reader.choice("security.protocol", {name: name for name in names}) or "plaintext"
-
-
-def _login(reader: _OptionReader) -> KafkaLogin | None:
-    given = reader.subset("sasl.mechanism", "sasl.username", "sasl.passwordFile")
-    if not _protocol(reader).startswith("sasl_"):
-        if given:
-            raise InvalidConfig(f"{next(iter(given))} requires security.protocol SASL_SSL")
-        return None
-    for name in ("sasl.username", "sasl.passwordFile"):
-        if not given.get(name):
-            raise InvalidConfig(f"{name} must be set if security.protocol is SASL_SSL")
-    mechanisms = {mechanism.value.lower(): mechanism for mechanism in LoginMechanism}
-    return KafkaLogin(
-        user=given["sasl.username"],
-        password_file=given["sasl.passwordFile"],
-        mechanism=reader.choice("sasl.mechanism", mechanisms) or LoginMechanism.SCRAM_SHA_256,
-    )
-
-
-def _tls(reader: _OptionReader) -> ClientTls | None:
-    files = reader.subset("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
-    if not _protocol(reader).endswith("ssl"):
-        if files:
-            raise InvalidConfig(f"{next(iter(files))} requires security.protocol SSL or SASL_SSL")
-        return None
-    return ClientTls(
-        ca_file=files.get("ssl.ca.location"),
-        cert_file=files.get("ssl.certificate.location"),
-        key_file=files.get("ssl.key.location"),
-    )
+def _security(reader: _OptionReader, *, is_path: bool) -> KafkaSecurity:
+    names = {setting: option for option, setting in SECURITY_OPTIONS.items()}
+    given = {
+        SECURITY_OPTIONS[name]: text for name, text in reader.subset(*SECURITY_OPTIONS).items()
+    }
+    # Files are read in place without a node: how this machine connects to nodes does not matter.
+    return parse_security(given, names=names, environment={} if is_path else None)
 
 
 def _client_id(reader: _OptionReader) -> str:
@@ -490,6 +489,11 @@ class _OptionReader:
             if name is None:
                 if given.lower() in ignored | IGNORED or given.lower().startswith(_CATALOG_PREFIX):
                     continue
+                if _SECRET_OPTIONS.fullmatch(given.lower()):
+                    raise InvalidConfig(
+                        f"option {given!r} is not supported, because Spark shows options: put the"
+                        " password into a file, and name that with sasl.passwordFile"
+                    )
                 if (instead := instead_of(given)) is not None:
                     raise InvalidConfig(
                         f"option {given!r} of Spark's Kafka connector is not supported: {instead}"

@@ -53,6 +53,5 @@ def make_client(options: SourceOptions) -> KafkaClient:
         options.bootstrap,
         client_id=options.client_id,
         timeout_s=options.timeout_ms / 1000,
-        tls=options.tls,
-        login=options.login,
+        security=options.security,
     )

@@ -15,6 +15,7 @@ from millstream.broker.access.sasl.scram import challenge, finish, make_credenti
 from millstream.broker.access.sasl.scram import read_client_first as read_first
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.kafka.login import KafkaLogin, LoginMechanism, begin_login
+from millstream.clients.kafka.security import KafkaSecurity
 from millstream.clients.tls import ClientTls
 from millstream.config.schema import AccessConfig, TlsConfig
 from millstream.errors import InvalidConfig, NotAuthenticated
@@ -63,7 +64,7 @@ def test_the_client_logs_in(
     gate = broker.server.broker.access
     assert gate is not None
     before = gate.counters.logins[mechanism.value]
-    with KafkaClient(broker.bootstrap, tls=tls, login=login) as client:
+    with KafkaClient(broker.bootstrap, security=KafkaSecurity(tls=tls, login=login)) as client:
         assert client.topics() == {}
     assert gate.counters.logins[mechanism.value] == before + 1
 
@@ -78,7 +79,8 @@ def test_a_wrong_password_is_reported_at_once_and_not_tried_again(
     before = gate.counters.failed_logins["SCRAM-SHA-256"]
     with (
         KafkaClient(
-            broker.bootstrap, tls=ClientTls(ca_file=authority.certificate), login=login
+            broker.bootstrap,
+            security=KafkaSecurity(tls=ClientTls(ca_file=authority.certificate), login=login),
         ) as client,
         pytest.raises(NotAuthenticated, match="the login failed"),
     ):
@@ -90,7 +92,7 @@ def test_a_node_without_logins_is_not_sent_a_password(tmp_path: Path, password_f
     login = KafkaLogin(user=USER, password_file=str(password_file), mechanism=LoginMechanism.PLAIN)
     with (
         running_broker(tmp_path / "data") as broker,
-        KafkaClient(broker.bootstrap, login=login) as client,
+        KafkaClient(broker.bootstrap, security=KafkaSecurity(login=login)) as client,
         pytest.raises(NotAuthenticated, match="offers none, not PLAIN"),
     ):
         client.topics()

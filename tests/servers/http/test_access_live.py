@@ -180,6 +180,48 @@ def test_a_websocket_with_a_bad_token_or_of_another_site_is_refused(node):
         pass
 
 
+def test_a_page_sends_its_token_among_the_subprotocols_and_the_node_does_not_repeat_it(node):
+    alice = Alice(node, (Operation.READ,))
+    offers = ["millstream", f"millstream.token.{alice.text}"]
+    with talking(node.url, subprotocols=offers) as talk:
+        assert talk.connection.subprotocol == "millstream"
+        assert alice.text not in str(talk.connection.response.headers)
+        talk.result(op="subscribe", topics=[TOPIC])
+        alice.revoke()
+        with pytest.raises(ConnectionClosed):
+            deque(iter(talk.next, None))
+
+
+@pytest.mark.parametrize("offers", [["wrong"], ["valid", "valid"], ["valid", "header"]])
+def test_a_websocket_with_a_bad_offer_or_two_tokens_is_refused(node, offers):
+    alice = Alice(node, (Operation.READ,))
+    texts = {"wrong": "ms_000000000000_" + "A" * 32, "valid": alice.text}
+    headers = alice.headers if "header" in offers else {}
+    tokens = [f"millstream.token.{texts[name]}" for name in offers if name != "header"]
+    with (
+        pytest.raises(InvalidStatus, match="401"),
+        talking(node.url, additional_headers=headers, subprotocols=["millstream", *tokens]),
+    ):
+        pass
+
+
+def test_a_websocket_of_another_site_is_refused_whatever_it_offers(node):
+    alice = Alice(node, (Operation.READ,))
+    offers = ["millstream", f"millstream.token.{alice.text}"]
+    with (
+        pytest.raises(InvalidStatus, match="403"),
+        talking(node.url, subprotocols=offers, origin="https://evil.example"),
+    ):
+        pass
+
+
+def test_a_token_among_subprotocols_counts_for_websockets_only(node):
+    alice = Alice(node, (Operation.READ,))
+    offers = {"Sec-WebSocket-Protocol": f"millstream.token.{alice.text}"}
+    answer = ask(node.url, "GET", f"/v1/topics/{TOPIC}", headers=offers)
+    assert answer.status == 401
+
+
 def test_a_websocket_without_a_login_may_connect_and_do_nothing(node):
     with talking(node.url) as talk:
         refused = talk.ask(op="append", topic=TOPIC, records=[{"value": 1}])

@@ -8,6 +8,7 @@ from typing import Self
 
 from millstream.audit.verification.source import IntactBatch, PartitionFacts
 from millstream.clients.kafka.client import KafkaClient
+from millstream.clients.kafka.security import NO_SECURITY, KafkaSecurity
 from millstream.clients.partition import Isolation
 from millstream.errors import (
     CorruptBatch,
@@ -40,13 +41,19 @@ class NodeSource:
         bootstrap: str,
         *,
         timeout_s: float = TIMEOUT_S,
+        security: KafkaSecurity = NO_SECURITY,
         on_bytes: Callable[[int], None] = lambda _size: None,
     ) -> None:
-        self._client = KafkaClient(bootstrap, timeout_s=timeout_s)
-        self._single = KafkaClient(bootstrap, timeout_s=timeout_s, fetch_size_max=1)
+        self._client = KafkaClient(bootstrap, timeout_s=timeout_s, security=security)
+        self._single = KafkaClient(
+            bootstrap, timeout_s=timeout_s, fetch_size_max=1, security=security
+        )
         """Requests one byte, and so gets one batch."""
         self._impatient = KafkaClient(
-            bootstrap, timeout_s=min(timeout_s, PROBE_TIMEOUT_S), fetch_size_max=1
+            bootstrap,
+            timeout_s=min(timeout_s, PROBE_TIMEOUT_S),
+            fetch_size_max=1,
+            security=security,
         )
         self._on_bytes = on_bytes
         self._topics: dict[str, tuple[uuid.UUID | None, int, bool]] = {}

@@ -14,6 +14,7 @@ from millstream.audit.verification.probes import Probes
 from millstream.audit.verification.report import AckOutcome, Report
 from millstream.audit.verification.source import PartitionFacts, VerificationSource
 from millstream.broker.partition.producers.snapshot import SNAPSHOT_FILE, read_snapshot
+from millstream.clients.kafka.security import NO_SECURITY, KafkaSecurity
 from millstream.errors import CorruptFile, UnknownFormat, UnknownTopic
 from millstream.records.topic_partition import TopicPartition
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, join
@@ -141,6 +142,7 @@ class Verification:
         seed: int,
         timeout_s: float,
         starts: Mapping[TopicPartition, int] | None = None,
+        security: KafkaSecurity = NO_SECURITY,
     ) -> Report:
         """Read all partitions of a node, compare them, then probe its indexes.
 
@@ -152,7 +154,9 @@ class Verification:
         def make_probes(partition: TopicPartition, facts: PartitionFacts) -> Probes:
             return Probes(partition, facts, count=samples, rng=rng)
 
-        with NodeSource(bootstrap, timeout_s=timeout_s, on_bytes=self._note) as source:
+        with NodeSource(
+            bootstrap, timeout_s=timeout_s, security=security, on_bytes=self._note
+        ) as source:
             remaining = dict.fromkeys(self._partitions(source))
             self._total = source.size(list(remaining))
             for partition, acks in self._ack_index.partitions():

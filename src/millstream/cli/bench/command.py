@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millstream.cli.support.command_group import CommandGroup
+from millstream.cli.support.kafka_security import kafka_security, login_options
 from millstream.cli.support.node_api import connected, server_option
 from millstream.cli.support.options import json_option, one_line_errors
 from millstream.cli.support.output import print_table, to_json
@@ -55,6 +56,7 @@ VERBS = {"load": "millstream.cli.bench.load:load"}
     show_envvar=True,
     help="Kafka address of the same node.",
 )
+@login_options
 @json_option
 @click.pass_context
 def bench(
@@ -102,8 +104,9 @@ def bench(
         if is_node is not False and _is_reachable(server, is_needed=bool(is_node)):
             from millstream.cli.bench.node import measure_node  # noqa: PLC0415
 
+            security = kafka_security(server)
             with connected(server) as node:
-                for measurement in measure_node(node.client, bootstrap, seconds):
+                for measurement in measure_node(node.client, bootstrap, seconds, security):
                     measurements.append(_noted(measurement))
     limits = {measurement.what: measurement for measurement in measurements}
     if as_json:

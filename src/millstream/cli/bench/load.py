@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millstream.cli.support.exit import Exit
-from millstream.cli.support.node_api import connected, server_option
+from millstream.cli.support.node_api import client_config, connected, server_option
 from millstream.cli.support.options import json_option
 from millstream.cli.support.output import print_table, printable, to_json
 from millstream.errors import MillstreamError
@@ -156,7 +156,8 @@ def load(
             plan.topic, partitions=partitions, replicas=replicas, durability=durability
         )
         try:
-            result = asyncio.run(run_load(server, plan, connections=connections))
+            config = client_config()
+            result = asyncio.run(run_load(server, plan, connections=connections, config=config))
             stored = topic.describe().count
         finally:
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import os
 from collections import Counter
@@ -112,9 +113,13 @@ class LoadRun:
                 result.latencies.add(self._now() - due)
 
 
-async def run_load(servers: str, plan: LoadPlan, *, connections: int) -> LoadResult:
+async def run_load(
+    servers: str, plan: LoadPlan, *, connections: int, config: ClientConfig | None = None
+) -> LoadResult:
     """Run a load against nodes, with connections of its own."""
-    config = ClientConfig(timeout_s=plan.timeout_s, answer_s_max=plan.timeout_s)
+    config = dataclasses.replace(
+        config or ClientConfig(), timeout_s=plan.timeout_s, answer_s_max=plan.timeout_s
+    )
     async with contextlib.AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(AsyncClient(servers, config=config))

@@ -17,6 +17,7 @@ from millstream.clients.http.core.values import TopicRecord
 from millstream.clients.http.sync.client import Client
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.kafka.producer import TransactionalProducer
+from millstream.clients.kafka.security import NO_SECURITY, KafkaSecurity
 from millstream.clients.partition import Isolation
 from millstream.errors import MillstreamError, NodeUnreachable, UnknownTopic
 from millstream.records.build import build_batch
@@ -30,7 +31,9 @@ IN_FLIGHT = 1
 """Batches in flight: one, as in the measurement of the disk."""
 
 
-def measure_node(client: Client, bootstrap: str, seconds: float) -> Iterator[Measurement]:
+def measure_node(
+    client: Client, bootstrap: str, seconds: float, security: KafkaSecurity = NO_SECURITY
+) -> Iterator[Measurement]:
     """Measure both servers of a node, each with a topic of its own."""
     with_http = f"millstream-bench-http-{secrets.token_hex(6)}"
     with_kafka = f"millstream-bench-kafka-{secrets.token_hex(6)}"
@@ -38,7 +41,7 @@ def measure_node(client: Client, bootstrap: str, seconds: float) -> Iterator[Mea
         client.create_topic(with_http, partitions=1, durability="fsync")
         yield from _measure_http(client, with_http, seconds)
         client.create_topic(with_kafka, partitions=1, durability="fsync")
-        yield from _measure_kafka(bootstrap, with_kafka, seconds)
+        yield from _measure_kafka(bootstrap, with_kafka, seconds, security)
     finally:
         for topic in (with_http, with_kafka):
             try:
@@ -69,16 +72,20 @@ def _measure_http(client: Client, topic: str, seconds: float) -> Iterator[Measur
     yield watch.measured("http: read")
 
 
-def _measure_kafka(bootstrap: str, topic: str, seconds: float) -> Iterator[Measurement]:
-    try:
-        node = KafkaClient(bootstrap, timeout_s=CONNECT_S)
-        node.topics([topic])
-    except (NodeUnreachable, UnknownTopic) as error:
-        # Another node may be there, which does not have the topic: it is left alone.
-        text = f"Kafka is not measured, because this node is not at {bootstrap}: {error}"
-        click.echo(printable(text), err=True)
-        return
-    with node:
+def _measure_kafka(
+    bootstrap: str, topic: str, seconds: float, security: KafkaSecurity
+) -> Iterator[Measurement]:
+    with KafkaClient(bootstrap, timeout_s=CONNECT_S, security=security) as node:
+        try:
+            node.topics([topic])
+        except (NodeUnreachable, UnknownTopic) as error:
+            # Another node may be there, which does not have the topic: it is left alone. So it
+            # seems also to those who may not describe the topic.
+            text = f"Kafka is not measured, because this node is not at {bootstrap}: {error}"
+            if security.login is None and isinstance(error, UnknownTopic):
+                text += "; if it is, it may need a login (--user)"
+            click.echo(printable(text), err=True)
+            return
         yield _produce(node, topic, seconds)
         yield _fetch(node, topic, seconds)
 

@@ -31,6 +31,7 @@ from millstream.cli.chaos.numbered_record import NumberedRecord, decode_value, e
 from millstream.clients.kafka.batch_sender import NO_OFFSET
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.kafka.producer import TransactionalProducer
+from millstream.clients.kafka.security import NO_SECURITY, KafkaSecurity
 from millstream.clients.partition import Isolation
 from millstream.errors import MillstreamError, OffsetOutOfRange, StorageFailed
 from millstream.records.batch import check_batch, split
@@ -71,6 +72,7 @@ class ChaosPlan:
     record_size: int
     timeout_s: float
     """How long a batch may take before its outcome is unknown."""
+    security: KafkaSecurity = NO_SECURITY
 
     def due(self, partition: int, seconds: float) -> int:
         """Return how many records of a partition are due so long after the start."""
@@ -182,7 +184,10 @@ class ChaosRun:
 
     @contextmanager
     def _client(self) -> Iterator[KafkaClient]:
-        with KafkaClient(self.plan.bootstrap, timeout_s=self.plan.timeout_s) as client:
+        plan = self.plan
+        with KafkaClient(
+            plan.bootstrap, timeout_s=plan.timeout_s, security=plan.security
+        ) as client:
             yield client
 
     def _note(self, error: MillstreamError) -> None:
@@ -332,5 +337,10 @@ def check_stored(
     with AckIndex() as ack_index:
         ack_index.read(acknowledgements)
         return Verification(ack_index, topics=[plan.topic]).verify_node(
-            plan.bootstrap, samples=0, seed=0, timeout_s=plan.timeout_s, starts=starts
+            plan.bootstrap,
+            samples=0,
+            seed=0,
+            timeout_s=plan.timeout_s,
+            starts=starts,
+            security=plan.security,
         )

@@ -11,6 +11,7 @@ import click
 
 from millstream.cli.chaos.numbered_record import SIZE_MIN
 from millstream.cli.support.exit import Exit
+from millstream.cli.support.kafka_security import kafka_security, login_options
 from millstream.cli.support.node_api import NodeApi, connected, path_of, server_option
 from millstream.cli.support.options import json_option
 from millstream.cli.support.output import print_table, printable, to_json
@@ -114,6 +115,7 @@ PROBLEMS_MAX = 20
     help="Kafka address of the node, or several with commas. The default is what --server tells.",
 )
 @server_option
+@login_options
 @json_option
 @click.pass_context
 def run(
@@ -166,6 +168,7 @@ def run(
         raise click.BadParameter(f"must be a new file, {path} exists", param_hint="--ledger")
     if topic is not None and replicas is not None:
         raise click.UsageError("--replicas is for a new topic, and cannot be combined with --topic")
+    security = kafka_security(server)
     # Here and not above: `--help` needs none of it.
     from millstream.audit.acknowledgements.file import AcknowledgementFile  # noqa: PLC0415
     from millstream.cli.chaos.chaos_run import ChaosPlan, ChaosRun  # noqa: PLC0415
@@ -184,6 +187,7 @@ def run(
             records_per_second=records_per_second,
             record_size=record_size,
             timeout_s=timeout_s,
+            security=security,
         )
         if plan.partitions > PARTITIONS_MAX:
             raise click.ClickException(

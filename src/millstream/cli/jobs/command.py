@@ -11,6 +11,7 @@ import click
 from millstream.cli.segments.reindex import report_reindexed
 from millstream.cli.segments.verify import report_findings
 from millstream.cli.support.command_group import CommandGroup
+from millstream.cli.support.kafka_security import kafka_security, kafka_security_options
 from millstream.cli.support.options import data_option, json_option, one_line_errors, progress_bar
 from millstream.cli.support.output import printable, to_json
 from millstream.spark.maintenance.topics import TABLE_FORMATS, JobTarget, RangeEdge
@@ -192,6 +193,7 @@ def reindex(
     help="Target partition of a record: by its key, or the same as its source partition.",
 )
 @bootstrap_option
+@kafka_security_options
 @job_id_option
 @spark_options
 @json_option
@@ -256,6 +258,7 @@ def replay(
     help="Store all columns as a JSON value. The default without --value.",
 )
 @bootstrap_option
+@kafka_security_options
 @job_id_option
 @spark_options
 @json_option
@@ -299,7 +302,12 @@ def backfill(
 
 
 def _target(bootstrap: str, topic: str, job_id: str | None) -> JobTarget:
-    target = JobTarget(bootstrap=bootstrap, topic=topic, job_id=job_id or str(uuid.uuid4()))
+    target = JobTarget(
+        bootstrap=bootstrap,
+        topic=topic,
+        job_id=job_id or str(uuid.uuid4()),
+        security=kafka_security(),
+    )
     if job_id is None:
         click.echo(f"job id: {target.job_id}", err=True)
     return target

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from millstream.cli.pipeline.options import file_argument, parse_conf, spark_options
+from millstream.cli.support.kafka_security import given_security
 from millstream.cli.support.options import one_line_errors
 
 
@@ -38,7 +39,13 @@ def explain(
         pipeline = load(file)
         from millstream.spark.pipelines.run.command import pipeline_session, with_overrides  # noqa: PLC0415
 
-        pipeline = with_overrides(pipeline, master=master, bootstrap=bootstrap, conf=settings)
+        pipeline = with_overrides(
+            pipeline,
+            master=master,
+            bootstrap=bootstrap,
+            conf=settings,
+            security=given_security(),
+        )
         with pipeline_session(pipeline, log_level=log_level) as spark:
             from millstream.spark.pipelines.run.plan import plans  # noqa: PLC0415
 

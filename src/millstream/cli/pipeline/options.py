@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from millstream.cli.support.kafka_security import kafka_security_options
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 file_argument = click.argument(
@@ -43,7 +45,14 @@ log_level_option = click.option(
 
 def spark_options(command: F) -> F:
     """Add the options that choose a Spark master and its settings."""
-    for option in (log_level_option, bootstrap_option, conf_option, master_option):
+    options = (
+        log_level_option,
+        kafka_security_options,
+        bootstrap_option,
+        conf_option,
+        master_option,
+    )
+    for option in options:
         command = option(command)
     return command
 

@@ -12,6 +12,7 @@ from types import FrameType
 import click
 
 from millstream.cli.pipeline.options import file_argument, parse_conf, spark_options
+from millstream.cli.support.kafka_security import given_security
 from millstream.cli.support.options import json_option, one_line_errors
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -62,7 +63,13 @@ def run(
         pipeline = load(file)
         from millstream.spark.pipelines.run.command import pipeline_session, with_overrides  # noqa: PLC0415
 
-        pipeline = with_overrides(pipeline, master=master, bootstrap=bootstrap, conf=settings)
+        pipeline = with_overrides(
+            pipeline,
+            master=master,
+            bootstrap=bootstrap,
+            conf=settings,
+            security=given_security(),
+        )
         stop = threading.Event()
         with stopped_by_signals(stop), pipeline_session(pipeline, log_level=log_level) as spark:
             from millstream.spark.pipelines.run import runner as running  # noqa: PLC0415

@@ -33,6 +33,7 @@ from millstream.errors import (
 )
 
 if TYPE_CHECKING:
+    from millstream.clients.http.core.config import ClientConfig
     from millstream.clients.http.core.steps import ClientContext
     from millstream.clients.http.sync.client import Client
 
@@ -55,7 +56,7 @@ _TLS = "millstream.tls"
 
 _TLS_OPTIONS = {
     "ca_file": "Certificates (PEM) of the authorities that the node's certificate must be signed"
-    " by, for https. Default: those of the system.",
+    " by, for TLS. Default: those of the system.",
     "cert_file": "Certificate (PEM) to show to the node.",
     "key_file": "Private key (PEM) of that certificate.",
 }
@@ -96,6 +97,11 @@ _token_file_option = click.option(
 
 def server_option(command: F) -> F:
     """Add the options that name the node, its certificates, and the token to log in with."""
+    return _server_option(_token_file_option(tls_options(command)))
+
+
+def tls_options(command: F) -> F:
+    """Add the options that name files of certificates."""
     for name, text in reversed(_TLS_OPTIONS.items()):
         command = click.option(
             f"--{name.replace('_', '-')}",
@@ -106,7 +112,13 @@ def server_option(command: F) -> F:
             callback=_note_tls,
             help=text,
         )(command)
-    return _server_option(_token_file_option(command))
+    return command
+
+
+def tls_files_given() -> dict[str, str]:
+    """Return the files of certificates that options and variables name."""
+    files: dict[str, str] = click.get_current_context().meta.get(_TLS, {})
+    return dict(files)
 
 
 class ApiResponse(NamedTuple):
@@ -233,23 +245,27 @@ def token_file_given() -> str | None:
     return None if context is None else context.meta.get(_META_KEY)
 
 
+def client_config(**limits: Any) -> ClientConfig:
+    """Return the config of a client that logs in as the options of the command say."""
+    from millstream.clients.http.core.config import ClientConfig  # noqa: PLC0415
+    from millstream.clients.tls import ClientTls  # noqa: PLC0415
+
+    try:
+        tls = ClientTls(**tls_files_given())
+    except InvalidConfig as error:
+        raise click.UsageError(str(error)) from None
+    return ClientConfig(token_file=token_file_given(), tls=tls, **limits)
+
+
 @contextmanager
 def connected(server: str, *, patience_s: float = PATIENCE_S) -> Iterator[NodeApi]:
     """Yield a node that answers; an error ends the command with one line."""
     # Here and not above: `--help` and completion need none of it.
-    from millstream.clients.http.core.config import ClientConfig  # noqa: PLC0415
     from millstream.clients.http.core.node_addresses import parse_node_urls  # noqa: PLC0415
     from millstream.clients.http.core.steps import ClientContext  # noqa: PLC0415
-    from millstream.clients.tls import ClientTls  # noqa: PLC0415
     from millstream.clock import SystemClock  # noqa: PLC0415
 
-    try:
-        tls = ClientTls(**click.get_current_context().meta.get(_TLS, {}))
-    except InvalidConfig as error:
-        raise click.UsageError(str(error)) from None
-    config = ClientConfig(
-        timeout_s=patience_s, answer_s_max=patience_s, token_file=token_file_given(), tls=tls
-    )
+    config = client_config(timeout_s=patience_s, answer_s_max=patience_s)
     try:
         addresses = parse_node_urls(server)
     except InvalidConfig:

@@ -22,9 +22,14 @@ VARIABLES = frozenset(
         "MILLSTREAM_CERT_FILE",
         "MILLSTREAM_DATA",
         "MILLSTREAM_KEY_FILE",
+        "MILLSTREAM_PASSWORD",
+        "MILLSTREAM_PASSWORD_FILE",
+        "MILLSTREAM_SASL_MECHANISM",
+        "MILLSTREAM_SECURITY_PROTOCOL",
         "MILLSTREAM_SERVER",
         "MILLSTREAM_TOKEN",
         "MILLSTREAM_TOKEN_FILE",
+        "MILLSTREAM_USER",
     }
 )
 """Environment variables of commands, besides the settings of a node."""

@@ -20,11 +20,10 @@ from typing import Self
 from millstream.clients.kafka.cluster import KafkaCluster
 from millstream.clients.kafka.deadline import Deadline
 from millstream.clients.kafka.fetcher import FETCH_SIZE_MAX, PartitionFetcher
-from millstream.clients.kafka.login import KafkaLogin
 from millstream.clients.kafka.offsets import EARLIEST, LATEST, NOT_FOUND, list_offsets
 from millstream.clients.kafka.retry import raise_for_code
+from millstream.clients.kafka.security import NO_SECURITY, KafkaSecurity
 from millstream.clients.partition import BatchChunk, Isolation, OffsetBounds, TopicDescription
-from millstream.clients.tls import ClientTls
 from millstream.clock import Clock, SystemClock
 from millstream.errors import (
     InvalidConfig,
@@ -77,8 +76,7 @@ class KafkaClient:
         fetch_size_max: int = FETCH_SIZE_MAX,
         clock: Clock | None = None,
         pause: Callable[[float], None] = time.sleep,
-        tls: ClientTls | None = None,
-        login: KafkaLogin | None = None,
+        security: KafkaSecurity = NO_SECURITY,
     ) -> None:
         """Create a client, which connects on first use; by TLS and with a login if told."""
         if not 0 < fetch_size_max <= BATCH_SIZE_MAX:
@@ -94,8 +92,8 @@ class KafkaClient:
             timeout_s=timeout_s,
             clock=clock or SystemClock(),
             pause=pause,
-            tls=None if tls is None else tls.context(),
-            login=login,
+            tls=None if security.tls is None else security.tls.context(),
+            login=security.login,
         )
         """Connections and metadata, for the other modules of this package."""
 

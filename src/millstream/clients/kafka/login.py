@@ -1,7 +1,7 @@
 """Logins of the Kafka client: SCRAM and PLAIN, the client's side.
 
-The password is read from a file when a connection logs in, so that it is not part of options that
-others can see, and can be changed while the program runs.
+The password is read from a file, or from the environment, when a connection logs in. So it is not
+part of options that others can see, and can be changed while the program runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import binascii
 import enum
 import hashlib
 import hmac
+import os
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ ITERATIONS_MAX = 10_000_000
 """A server could ask for more to keep the client busy."""
 
 PASSWORD_SIZE_MAX = 1_024
+
+PASSWORD_VARIABLE = "MILLSTREAM_PASSWORD"  # noqa: S105 - the name of a variable.
 
 
 class LoginMechanism(enum.Enum):
@@ -39,23 +42,33 @@ class KafkaLogin:
     """How a client logs in."""
 
     user: str
-    password_file: str
-    """File with the password in its first line."""
+    password_file: str | None = None
+    """File with the password in its first line; `None` for the variable `MILLSTREAM_PASSWORD`."""
     mechanism: LoginMechanism = LoginMechanism.SCRAM_SHA_256
 
     def password(self) -> str:
         """Read the password."""
+        if self.password_file is None:
+            return _checked(os.environ.get(PASSWORD_VARIABLE, ""), PASSWORD_VARIABLE)
         try:
             with open(self.password_file, encoding="utf-8") as file:
                 password = file.readline(PASSWORD_SIZE_MAX + 2).rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            message = f"password file {self.password_file} cannot be read: {error}"
-            raise InvalidConfig(message) from error
-        if not 1 <= len(password) <= PASSWORD_SIZE_MAX:
-            raise InvalidConfig(
-                f"password in {self.password_file} must have 1 to {PASSWORD_SIZE_MAX} characters"
-            )
-        return password
+            # A decoding error has the bytes of the password, so it is not chained either.
+            reason = getattr(error, "strerror", None) or "it is not text"
+            message = f"password file {self.password_file} cannot be read: {reason}"
+            raise InvalidConfig(message) from None
+        return _checked(password, self.password_file)
+
+
+def _checked(password: str, place: str) -> str:
+    """Return a password if it has a length that is allowed. The error does not repeat it."""
+    if not 1 <= len(password) <= PASSWORD_SIZE_MAX:
+        raise InvalidConfig(
+            f"password in {place} must have 1 to {PASSWORD_SIZE_MAX} characters,"
+            f" got {len(password)}"
+        )
+    return password
 
 
 Exchange = Generator[bytes, bytes, None]

@@ -142,3 +142,7 @@ class IdentityAnswer(Struct, kw_only=True):
     host: str
     enabled: bool
     """Whether the node has logins; if not, everyone may do everything."""
+    cluster: list[OperationName]
+    """Operations on the cluster that the caller may do."""
+    console: Literal["off", "read", "write"]
+    """What the console lets people do, as far as they have the rights."""

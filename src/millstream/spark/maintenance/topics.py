@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from millstream.clients.kafka.security import NO_SECURITY, KafkaSecurity
 from millstream.errors import RequestError
 from millstream.spark.maintenance.failure import one_line_failures
+from millstream.spark.options import security_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,6 +34,12 @@ class JobTarget:
     bootstrap: str
     topic: str
     job_id: str
+    security: KafkaSecurity = NO_SECURITY
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of the data source for the node."""
+        return {"bootstrap.servers": self.bootstrap, **security_options(self.security)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +87,7 @@ def replay(
     first, last = start or RangeEdge(), end or RangeEdge()
     options = {"topic": source, "includeHeaders": "true", **_RAW}
     options |= first.options("starting") | last.options("ending")
-    reader = spark.read.format(_FORMAT).option("bootstrap.servers", target.bootstrap)
-    frame = reader.options(**options).load()
+    frame = spark.read.format(_FORMAT).options(**target.options, **options).load()
     offset = functions.col("offset")
     if first.offset is not None:
         frame = frame.filter(offset >= first.offset)
@@ -176,5 +183,5 @@ def _bytes(frame: DataFrame, name: str) -> Column:
 
 def _write(frame: DataFrame, target: JobTarget) -> None:
     writer = frame.write.format(_FORMAT).mode("append")
-    writer = writer.option("bootstrap.servers", target.bootstrap).option("topic", target.topic)
+    writer = writer.options(**target.options).option("topic", target.topic)
     writer.options(jobId=target.job_id, **_RAW).save()

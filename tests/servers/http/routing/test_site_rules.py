@@ -162,6 +162,19 @@ def test_a_browser_that_asks_first_is_told_the_methods_and_headers(open_node) ->
     assert "access-control-allow-origin" not in foreign.headers
 
 
+def test_a_page_of_an_allowed_origin_may_send_a_token_and_no_credentials_of_the_browser(
+    open_node,
+) -> None:
+    question = {
+        "Origin": APP,
+        "Access-Control-Request-Method": "GET",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    answer = ask(open_node.url, "OPTIONS", "/v1/topics", None, question)
+    assert answer.headers["access-control-allow-headers"] == "authorization"
+    assert "access-control-allow-credentials" not in answer.headers
+
+
 def test_with_a_star_every_page_may_use_the_node_but_never_with_credentials(tmp_path) -> None:
     with running_broker(tmp_path, http_server=HttpConfig(allowed_origins=("*",))) as node:
         for origin in ("https://any.example", "null"):

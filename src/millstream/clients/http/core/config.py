@@ -85,7 +85,9 @@ class ClientConfig:
     """
 
     tls: ClientTls = field(default_factory=ClientTls)
-    """Authorities that are trusted, and the certificate that is shown, for `https://`."""
+    """Authorities that are trusted, and the certificate that is shown, for `https://`. Without
+    them, those of `MILLSTREAM_CA_FILE`, `MILLSTREAM_CERT_FILE` and `MILLSTREAM_KEY_FILE`.
+    """
 
     def __post_init__(self) -> None:
         is_name = self.client_id.isprintable() and self.client_id == self.client_id.strip(" ")

@@ -36,7 +36,7 @@ class AsyncConnectionPool:
         self._config = config
         self._token = token_of(config)
         self._clock = clock
-        self._tls = tls or (config.tls.context() if address.is_tls else None)
+        self._tls = tls or (config.tls.or_environment().context() if address.is_tls else None)
         self._idle: deque[AsyncConnection] = deque()
         self._open: set[AsyncConnection] = set()
         self._slots = asyncio.Semaphore(config.connections_max)

@@ -110,7 +110,7 @@ class ConnectionPool:
         self._config = config
         self._token = token_of(config)
         self.clock = clock
-        self._tls = tls or (config.tls.context() if address.is_tls else None)
+        self._tls = tls or (config.tls.or_environment().context() if address.is_tls else None)
         self._idle: deque[HttpConnection] = deque()
         self._open: set[HttpConnection] = set()
         self._slots = threading.BoundedSemaphore(config.connections_max)

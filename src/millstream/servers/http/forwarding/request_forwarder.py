@@ -81,6 +81,7 @@ _LEFT_OUT = frozenset(
         b"connection",
         b"expect",
         b"keep-alive",
+        b"sec-websocket-protocol",
         b"transfer-encoding",
         b"upgrade",
     }

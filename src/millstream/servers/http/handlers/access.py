@@ -10,7 +10,12 @@ from millstream.broker.access.access import Access
 from millstream.broker.access.acls import Acl, Permission, ResourcePattern
 from millstream.broker.access.credentials import ScramCredential, ScramMechanism
 from millstream.broker.access.principal import Principal, user
-from millstream.broker.access.resources import Operation, PatternType, ResourceType
+from millstream.broker.access.resources import (
+    CLUSTER,
+    Operation,
+    PatternType,
+    ResourceType,
+)
 from millstream.broker.access.sasl.scram import HASH_SIZES
 from millstream.broker.access.tokens import Token, parse_scopes
 from millstream.errors import ClusterAccessDenied, InvalidRequest
@@ -38,6 +43,18 @@ BODY_SIZE_MAX = 64 * 1024
 """Bytes of a request body: a hundred prefixes."""
 
 
+CLUSTER_OPERATIONS = (
+    Operation.CREATE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+    Operation.IDEMPOTENT_WRITE,
+)
+"""What can be done to the cluster."""
+
+
 def _access_of(request: HttpRequest) -> Access:
     access = request.context.access
     if access is None:
@@ -48,12 +65,20 @@ def _access_of(request: HttpRequest) -> Access:
 async def describe_caller(request: HttpRequest) -> Response:
     """Return who the caller is. A token that is not valid is refused with 401."""
     caller = request.caller
+    access = request.context.access
+    permitted = [
+        operation.name.lower()
+        for operation in CLUSTER_OPERATIONS
+        if access is None or access.check(caller, operation, CLUSTER)
+    ]
     return json_response(
         IdentityAnswer(
             principal=str(caller.principal),
             token=None if caller.token is None else caller.token.id,
             host=caller.host,
-            enabled=request.context.access is not None,
+            enabled=access is not None,
+            cluster=permitted,  # type: ignore[arg-type] # The names are those of the members.
+            console=request.context.config.console.value,
         )
     )
 
@@ -243,6 +268,8 @@ OPERATIONS = (
             "token": "4f1d0c9a2b7e",
             "host": "10.0.0.7",
             "enabled": True,
+            "cluster": ["describe"],
+            "console": "read",
         },
         access=checked("nothing: everyone may know who they are"),
     ),

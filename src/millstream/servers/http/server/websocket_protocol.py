@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.types import Message, Scope
@@ -18,8 +19,10 @@ from websockets.exceptions import InvalidState
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from millstream.clock import Timer
+from millstream.servers.http.routing.callers import SUBPROTOCOL
 from millstream.servers.http.server.server_state import HttpServerState
 
 logger = logging.getLogger(__name__)
@@ -56,7 +59,10 @@ class WebSocketProtocol(asyncio.Protocol):
             "extensions": {"websocket.http.response": {}},
         }
         self._frames = ServerProtocol(
-            extensions=[], max_size=state.config.append_size_max, logger=_frames_logger
+            extensions=[],
+            select_subprotocol=_select_subprotocol,
+            max_size=state.config.append_size_max,
+            logger=_frames_logger,
         )
         self._response: Response
         """What accepts the WebSocket."""
@@ -348,3 +354,11 @@ class WebSocketProtocol(asyncio.Protocol):
             self._is_read_paused = False
             self.transport.resume_reading()
         self._close_timer = self._state.timers.call_later(self._close_seconds, self.transport.close)
+
+
+def _select_subprotocol(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """Return our protocol if a client offers it. A browser closes what chooses none of its offers.
+
+    The response never repeats another offer, which may have a token.
+    """
+    return Subprotocol(SUBPROTOCOL) if SUBPROTOCOL in offered else None

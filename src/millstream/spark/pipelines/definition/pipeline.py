@@ -9,7 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from millstream.errors import InvalidPipeline
+from millstream.clients.kafka.security import (
+    SECURITY_SETTINGS,
+    absolute_files,
+    parse_security,
+)
+from millstream.errors import InvalidConfig, InvalidPipeline
+from millstream.spark.options import security_options
 from millstream.spark.pipelines.definition.graph import check_graph
 from millstream.spark.pipelines.definition.setting import (
     FILE_NAME,
@@ -58,6 +64,8 @@ class Pipeline:
     checkpoint: str | None = setting(TEXT, default=None)
     trigger: str = setting(TRIGGER, default="1 second")
     bootstrap: str = setting(TEXT, default=BOOTSTRAP)
+    security: Mapping[str, str] = setting(OPTIONS, default_factory=dict)
+    """How to connect to the node and as whom: settings of `KafkaSecurity`."""
     master: str = setting(TEXT, default="local[*]")
     conf: Mapping[str, str] = setting(OPTIONS, default_factory=dict)
     sources: tuple[Source, ...] = ()
@@ -72,12 +80,28 @@ class Pipeline:
             if not kind.is_allowed(value := getattr(self, part)):
                 raise InvalidPipeline(f"{part} must be {kind.expected}, got {value!r}")
             object.__setattr__(self, part, tuple(value))
+        for name in self.security:
+            if name not in SECURITY_SETTINGS:
+                raise InvalidPipeline(
+                    f"pipeline.security has no key {name!r}, the keys are"
+                    f" {', '.join(SECURITY_SETTINGS)}"
+                )
         check_graph(self.sources, self.steps, self.targets)
 
     @property
     def checkpoint_directory(self) -> str:
         """Directory of the checkpoints of all targets."""
         return resolved(self.checkpoint or os.path.join(DEFAULT_DIRECTORY, self.name), self.home)
+
+    def node_options(self) -> dict[str, str]:
+        """Return the options of `format("millstream")` for the node, with no secret."""
+        given = absolute_files(self.security, self.home)
+        names = {name: f"pipeline.security.{name}" for name in SECURITY_SETTINGS}
+        try:
+            security = parse_security(given, names=names)
+        except InvalidConfig as error:
+            raise InvalidPipeline(str(error)) from error
+        return {"bootstrap.servers": self.bootstrap, **security_options(security)}
 
     def checkpoint_of(self, target: Target) -> str:
         """Return the directory of Spark's checkpoint for a target."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from millstream.clients.kafka.security import absolute_files
 from millstream.spark.pipelines.definition.pipeline import Pipeline
 from millstream.spark.session import running_session
 
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def with_overrides(
-    pipeline: Pipeline, *, master: str | None, bootstrap: str | None, conf: Mapping[str, str]
+    pipeline: Pipeline,
+    *,
+    master: str | None,
+    bootstrap: str | None,
+    conf: Mapping[str, str],
+    security: Mapping[str, str] | None = None,
 ) -> Pipeline:
     """Return a pipeline with settings of the command line, which override its file."""
     return dataclasses.replace(
@@ -25,6 +31,7 @@ def with_overrides(
         master=master or pipeline.master,
         bootstrap=bootstrap or pipeline.bootstrap,
         conf={**pipeline.conf, **conf},
+        security={**pipeline.security, **absolute_files(security or {})},
     )
 
 

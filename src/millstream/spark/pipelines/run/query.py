@@ -61,7 +61,7 @@ def _to_topic(writer: DataStreamWriter, pipeline: Pipeline, target: TopicTarget)
     each under an id that the sink publishes once.
     """
     options = {
-        "bootstrap.servers": pipeline.bootstrap,
+        **pipeline.node_options(),
         "topic": target.topic,
         "client.id": pipeline_client_id(pipeline.name, target.name),
         **target.options,

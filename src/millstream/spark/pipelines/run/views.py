@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -60,18 +62,17 @@ def _compute(spark: SparkSession, step: Step, views: dict[str, DataFrame]) -> Da
 
 def _read(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
     if isinstance(source, TopicSource):
-        return _read_topic(spark, source, pipeline.bootstrap)
+        return _read_topic(spark, source, pipeline.node_options())
     return _read_table(spark, source, pipeline)
 
 
 # Topics.
 
 
-def topic_options(source: TopicSource, bootstrap: str) -> dict[str, str]:
+def topic_options(source: TopicSource, node: Mapping[str, str]) -> dict[str, str]:
     """Return the options of `format("millstream")` for a source."""
     bad_records = "deadLetter" if source.dead_letter else source.bad_records
     options = {
-        "bootstrap.servers": bootstrap,
         "topic": source.topic,
         "startingOffsets": source.start,
         "failOnDataLoss": str(source.fail_on_data_loss).lower(),
@@ -84,13 +85,14 @@ def topic_options(source: TopicSource, bootstrap: str) -> dict[str, str]:
         "includeHeaders": "true" if "headers" in source.record_columns else None,
     }
     return {
+        **node,
         **{name: str(value) for name, value in options.items() if value is not None},
         **source.options,
     }
 
 
-def _read_topic(spark: SparkSession, source: TopicSource, bootstrap: str) -> DataFrame:
-    options = topic_options(source, bootstrap)
+def _read_topic(spark: SparkSession, source: TopicSource, node: Mapping[str, str]) -> DataFrame:
+    options = topic_options(source, node)
     columns = spark.read.format("millstream").options(**options).load().columns
     if any(name not in COLUMN_NAMES for name in columns):
         # Columns that are not selected are not decoded.

@@ -1,5 +1,7 @@
 // Requests to the node, and whether it is reachable.
 
+import { headersOf, session } from "./session.js";
+
 const TIMEOUT_MS = 10_000;
 const CHANGE_TIMEOUT_MS = 60_000;
 const RETRY_MS = 1_000;
@@ -55,13 +57,19 @@ export function send(method, path, body) {
   return request(address(path), options, CHANGE_TIMEOUT_MS);
 }
 
-async function request(url, options, milliseconds, signal, parse = JSON.parse) {
+/** Return what the node says about the owner of a token; throws `Refused` if it is not valid. */
+export function askWho(token = session.token) {
+  return request(address("/v1/access/whoami"), {}, TIMEOUT_MS, undefined, JSON.parse, token);
+}
+
+async function request(url, options, milliseconds, signal, parse = JSON.parse, token = session.token) {
   const timeout = AbortSignal.timeout(milliseconds);
   let answer;
   let text;
   try {
     answer = await fetch(url, {
       ...options,
+      headers: { ...options.headers, ...headersOf(token) },
       signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
       cache: "no-store",
     });
@@ -74,12 +82,19 @@ async function request(url, options, milliseconds, signal, parse = JSON.parse) {
   node.note(true);
   const found = answer.status === 204 ? null : parsed(text, parse);
   if (answer.ok && found !== undefined) return found;
+  throw refusal(answer, found, token);
+}
+
+/** Return the error of a response that is not read yet. */
+export async function refusalOf(answer, token) {
+  return refusal(answer, parsed(await answer.text().catch(() => ""), JSON.parse), token);
+}
+
+function refusal(answer, found, token) {
   const told = found?.error;
-  throw new Refused(
-    answer.status,
-    told?.code ?? "",
-    told?.message ?? `the node responded with ${answer.status} ${answer.statusText}`,
-  );
+  const message = told?.message ?? `the node responded with ${answer.status} ${answer.statusText}`;
+  if (answer.status === 401) session.refused(token, message);
+  return new Refused(answer.status, told?.code ?? "", message);
 }
 
 function parsed(text, parse) {

@@ -1,17 +1,20 @@
 // The frame around the views: navigation, state of the node, keys, and the current view.
 
 import { noteAccess } from "./acting/access.js";
-import { get, node, repeat } from "./api.js";
+import { askWho, get, node, Refused, repeat } from "./api.js";
 import { fill, h, icon, say, setText } from "./dom.js";
 import { duration, visible } from "./format.js";
 import { bind, listen, moveRow } from "./keys.js";
-import { nothing } from "./parts.js";
+import { loading, nothing } from "./parts.js";
 import { above, link, parse, VIEWS } from "./routes.js";
+import { session } from "./session.js";
+import { showAccess } from "./views/access.js";
 import { showClients } from "./views/clients.js";
 import { showCluster } from "./views/cluster.js";
 import { showGroup } from "./views/group.js";
 import { showGroups } from "./views/groups.js";
 import { showHealth } from "./views/health.js";
+import { showLogin } from "./views/login.js";
 import { showOverview } from "./views/overview.js";
 import { showPipelines } from "./views/pipelines.js";
 import { showQueue } from "./views/queue.js";
@@ -21,6 +24,7 @@ import { showTopic } from "./views/topic.js";
 import { showTopics } from "./views/topics.js";
 
 const STATUS_MS = 2_000;
+const DIGITS_MAX = 9;
 
 const LISTS = {
   overview: showOverview,
@@ -32,6 +36,7 @@ const LISTS = {
   clients: showClients,
   health: showHealth,
   cluster: showCluster,
+  access: showAccess,
 };
 
 const THINGS = { topics: showTopic, groups: showGroup, queues: showQueue };
@@ -41,10 +46,23 @@ const nav = document.getElementById("nav");
 let leaving = new AbortController();
 let isFirst = true;
 
-/** Show the view of the address. Its signal is aborted when the view is left. */
+/** Show the view of the address. Its signal is aborted when the view is left.
+ *
+ * Until it is known who uses the page, nothing is requested; the login is shown instead of a view.
+ */
 function showView() {
   leaving.abort();
   leaving = new AbortController();
+  document.body.classList.toggle("is-asked", session.isAsked);
+  if (session.isAsked || session.identity === null) {
+    const place = h("div.view");
+    fill(main, place);
+    if (session.isAsked) {
+      document.title = "Log in · Millstream";
+      showLogin(place);
+    } else fill(place, loading());
+    return;
+  }
   const { names, query } = parse(location.hash);
   const [view, ...rest] = names;
   const show = rest.length ? THINGS[view] : LISTS[view];
@@ -69,12 +87,13 @@ function showView() {
 
 function showNavigation() {
   for (const [at, { name, title, letter }] of VIEWS.entries()) {
-    const hint = `${title} (${at + 1}, g ${letter})`;
+    const digit = at < DIGITS_MAX ? `${at + 1}, ` : "";
+    const hint = `${title} (${digit}g ${letter})`;
     const entry = h("a", { href: link(name), title: hint }, icon(name), h("span", null, title));
     entry.dataset.view = name;
     nav.append(entry);
     const open = () => void (location.hash = link(name));
-    bind(String(at + 1), open);
+    if (digit) bind(String(at + 1), open);
     bind(`g ${letter}`, open);
   }
 }
@@ -91,14 +110,17 @@ function watchNode() {
     const isGood = status === "ready" && !told?.problems.length;
     dot.className = `dot ${isGood ? "good" : status === "connecting" ? "plain" : node.isReached ? "warn" : "bad"}`;
     const problems = told?.problems.length ? ", with problems" : "";
-    const words = told ? `Node ${told.node_id} ${status}${node.isReached ? problems : ""}` : status;
+    const name = told?.node_id === undefined ? "Node" : `Node ${told.node_id}`;
+    const words = told ? `${name} ${status}${node.isReached ? problems : ""}` : status;
     setText(text, words);
-    text.parentElement.title = told
+    text.parentElement.title = told?.version
       ? `Millstream ${told.version}, up for ${duration(told.uptime_ms)}`
       : "";
   }
 
+  let isKnown = false;
   node.addEventListener("change", () => {
+    isKnown = false; // Another process may answer from now on.
     banner.hidden = node.isReached;
     document.body.classList.toggle("is-stale", !node.isReached);
     if (node.isReached) say("The node is reachable again.");
@@ -110,16 +132,51 @@ function watchNode() {
       );
     show();
   });
-  repeat(
+  const refresh = repeat(
     STATUS_MS,
     never,
     async () => {
-      told = await get("/v1/node");
-      noteAccess(told.console);
+      if (!isKnown || session.identity === null) {
+        isKnown = true;
+        session.know(await askWho());
+      }
+      told = session.may("describe") ? await get("/v1/node") : await askHealth();
       show();
     },
     show,
   );
+  session.addEventListener("change", () => {
+    told = null;
+    if (session.identity === null) refresh();
+    else noteAccess(session.identity.console);
+    showIdentity();
+    showView();
+  });
+}
+
+/** Return the state of the node as everyone may know it. */
+async function askHealth() {
+  try {
+    return await get("/health/ready");
+  } catch (error) {
+    if (error instanceof Refused && error.status === 503) return { status: "not ready", problems: [] };
+    throw error;
+  }
+}
+
+/** Show who uses the page, and which views that opens. */
+function showIdentity() {
+  const { identity } = session;
+  const place = document.getElementById("identity");
+  place.hidden = !identity?.enabled || session.isAsked;
+  for (const entry of nav.children)
+    if (entry.dataset.view === "access") entry.hidden = !(identity?.enabled && session.may("describe"));
+  if (place.hidden) return;
+  const [text, title, work] = session.isLoggedIn
+    ? ["Log out", `Token ${identity.token}`, () => session.end()]
+    : ["Log in", "Nobody has logged in with a token", () => session.ask()];
+  const name = identity.principal.replace(/^User:/, "");
+  fill(place, h("span", { title: visible(title) }, visible(session.isAnonymous ? "not logged in" : name)), h("button.quiet", { type: "button", onclick: work }, text));
 }
 
 function showTheme() {
@@ -136,7 +193,7 @@ function showTheme() {
 }
 
 const KEYS = [
-  ["Go to", VIEWS.map(({ title, letter }, at) => [[String(at + 1), `g ${letter}`], title])],
+  ["Go to", VIEWS.map(({ title, letter }, at) => [[...(at < DIGITS_MAX ? [String(at + 1)] : []), `g ${letter}`], title])],
   [
     "Everywhere",
     [
@@ -211,5 +268,6 @@ showNavigation();
 showTheme();
 showHelp();
 bindKeys();
+showIdentity();
 watchNode();
 showView();

@@ -108,11 +108,12 @@ export function nothing(title, text, commands = "") {
 
 /** The error state. */
 export function failure(error, list) {
-  const isMissing = error instanceof Refused && error.status === 404;
+  const status = error instanceof Refused ? error.status : 0;
+  const title = { 401: "You are not logged in", 403: "You may not see this", 404: "Not found" }[status];
   return h(
     "div.state",
     { role: "alert" },
-    h("h2", null, isMissing ? "Not found" : "The node cannot show this"),
+    h("h2", null, title ?? "The node cannot show this"),
     h("p", null, visible(error.message ?? error)),
     list ? h("p", null, h("a", { href: link(list) }, `All ${list}`)) : null,
   );

@@ -11,6 +11,7 @@ export const VIEWS = [
   { name: "clients", title: "Clients", letter: "c" },
   { name: "health", title: "Health", letter: "h" },
   { name: "cluster", title: "Cluster", letter: "n" },
+  { name: "access", title: "Access", letter: "a" },
 ];
 
 /** Parse a hash into names and query. */

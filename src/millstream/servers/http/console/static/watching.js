@@ -1,7 +1,8 @@
 // Watches topics with one connection that reconnects where it broke off, and pauses when the page is
 // full.
 
-import { address, get, node, part, Refused } from "./api.js";
+import { address, get, node, part, refusalOf, Refused } from "./api.js";
+import { EventStream } from "./event_stream.js";
 import { parseExactly } from "./json.js";
 
 const RETRY_MS = 1_000;
@@ -23,7 +24,6 @@ export const STATES = {
 export class Watch {
   #source = null;
   #cursor = null;
-  #asking = null;
   #timer = 0;
   #ends = new Map();
   #isCutOff = false;
@@ -69,7 +69,6 @@ export class Watch {
 
   #disconnect() {
     clearTimeout(this.#timer);
-    this.#asking?.abort();
     this.#source?.close();
     this.#source = null;
   }
@@ -100,26 +99,8 @@ export class Watch {
   }
 
   #connect(from) {
-    const url = address("/v1/events", { topic: this.topics, from });
-    const source = new EventSource(url);
-    this.#source = source;
-    source.onopen = () => {
-      node.note(true);
-      if (this.#isCutOff) this.on.note("The connection was lost and has resumed where it was.");
-      this.#isCutOff = false;
-      this.#set(this.from === "now" || this.behind === 0 ? "live" : "behind");
-    };
-    source.onerror = () => {
-      this.#isCutOff = true;
-      if (source.readyState === EventSource.CLOSED) this.#askWhy(url);
-      else this.#set("lost"); // The browser tries again by itself.
-    };
-    const hear = (kind, work) =>
-      source.addEventListener(kind, (event) => {
-        if (event.lastEventId) this.#cursor = event.lastEventId;
-        work(parseExactly(event.data));
-      });
-    hear("heartbeat", () => {});
+    const hearers = new Map();
+    const hear = (kind, work) => hearers.set(kind, work);
     hear("records", (data) => this.#tell(data));
     hear("lagged", (data) => this.on.note(`This page was too slow; ${place(data)} is read again from the log.`));
     hear("gap", (data) =>
@@ -130,11 +111,28 @@ export class Watch {
       ),
     );
     hear("end", (data) => {
-      if (data.reason === "stopping") return; // The browser connects again.
+      if (data.reason === "stopping") return; // The stream connects again.
       this.on.note(`${data.topic} ended: ${data.reason}.`);
       if (this.topics.length > 1) return;
       this.#disconnect();
       this.#set("ended");
+    });
+    this.#source = new EventStream(address("/v1/events", { topic: this.topics, from }), {
+      open: () => {
+        node.note(true);
+        if (this.#isCutOff) this.on.note("The connection was lost and has resumed where it was.");
+        this.#isCutOff = false;
+        this.#set(this.from === "now" || this.behind === 0 ? "live" : "behind");
+      },
+      event: (kind, data, id) => {
+        if (id) this.#cursor = id;
+        hearers.get(kind)?.(parseExactly(data));
+      },
+      lost: () => {
+        this.#isCutOff = true;
+        this.#set("lost");
+      },
+      refused: async (response, token) => this.#fail(await refusalOf(response, token)),
     });
   }
 
@@ -142,24 +140,6 @@ export class Watch {
     this.#ends.set(`${data.topic} ${data.partition}`, data);
     if (this.partition === null || data.partition === this.partition) this.on.records(data);
     if (this.#source) this.#set(this.behind > 0 ? "behind" : "live");
-  }
-
-  /** The node responded with an error instead of events: request it again to read the error. */
-  async #askWhy(url) {
-    this.#disconnect();
-    this.#asking = new AbortController();
-    try {
-      if (this.#cursor) url.searchParams.set("from", this.#cursor);
-      const answer = await fetch(url, { signal: this.#asking.signal, cache: "no-store" });
-      if (!answer.ok) {
-        const told = (await answer.json()).error;
-        throw new Refused(answer.status, told.code, told.message);
-      }
-      this.#asking.abort();
-      this.#connect(url.searchParams.get("from"));
-    } catch (error) {
-      this.#fail(error);
-    }
   }
 
   #fail(error) {
