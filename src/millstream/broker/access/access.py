@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from millstream.broker.access.acls import (
@@ -23,7 +23,12 @@ from millstream.broker.access.acls import (
 )
 from millstream.broker.access.caller import DECISIONS_MAX, Caller
 from millstream.broker.access.counters import AccessCounters
-from millstream.broker.access.credentials import ScramCredential, ScramMechanism
+from millstream.broker.access.credentials import (
+    CLEAR_TEXT,
+    ScramCredential,
+    ScramMechanism,
+    ScramShape,
+)
 from millstream.broker.access.principal import NODE, USER, Principal, check_name
 from millstream.broker.access.resources import (
     CLUSTER,
@@ -104,9 +109,10 @@ DENIALS: dict[ResourceType, type[AccessDenied]] = {
 OPEN_READS: dict[ResourceType, frozenset[Operation]] = {
     ResourceType.TOPIC: frozenset({Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}),
     ResourceType.GROUP: frozenset({Operation.DESCRIBE}),
-    ResourceType.CLUSTER: frozenset({Operation.DESCRIBE}),
 }
-"""What everyone may do if reads are open. Committing offsets is a write."""
+"""What everyone may do if reads are open. Committing offsets is a write. Describing the cluster
+lists its users, tokens and ACLs, so it is not a read.
+"""
 
 T = TypeVar("T")
 
@@ -134,6 +140,8 @@ class Access:
         self._acls_by_key: dict[str, Acl] = {}
         self._tokens: dict[str, Token] = {}
         self._scram: dict[tuple[str, str], ScramCredential] = {}
+        self._shapes: Mapping[str, Sequence[ScramShape]] | None = None
+        """Remembered until a credential changes."""
         self._revisions: dict[str, int] = {}
         self._unreadable: set[str] = set()
         """ACLs that this release cannot read. They may deny something, so nothing is allowed."""
@@ -399,6 +407,7 @@ class Access:
         """Create a token of a user; return it, and its text, which is not stored."""
         check_limits(scopes=scopes, prefixes=prefixes, note=note, lifetime_ms=lifetime_ms)
         check_name(principal.name)
+        self._check_promotion(principal, by, "create a token of")
         if len(self._tokens) >= TOKENS_MAX:
             raise InvalidRequest(f"there are {len(self._tokens)} tokens, limit is {TOKENS_MAX}")
         token, text = make_token(
@@ -435,11 +444,34 @@ class Access:
             if (credential := self._scram.get((name, mechanism.value))) is not None
         }
 
+    def scram_shapes(self) -> Mapping[str, Sequence[ScramShape]]:
+        """Return which shapes the stored credentials have, each once.
+
+        By the name of a mechanism: those of its credentials. By `PLAIN`: those that passwords in
+        clear text are compared with, the first of each user.
+        """
+        if self._shapes is None:
+            shapes: dict[str, set[ScramShape]] = {}
+            for name in {name for name, _ in self._scram}:
+                stored = [
+                    ScramShape(mechanism, credential.iterations)
+                    for mechanism, credential in self.scram_of(name).items()
+                ]
+                for shape in stored:
+                    shapes.setdefault(shape.mechanism.value, set()).add(shape)
+                shapes.setdefault(CLEAR_TEXT, set()).add(stored[0])
+            self._shapes = {
+                key: sorted(found, key=lambda shape: (shape.mechanism.value, shape.iterations))
+                for key, found in shapes.items()
+            }
+        return self._shapes
+
     async def put_scram(
         self, name: str, mechanism: ScramMechanism, credential: ScramCredential, *, by: Caller
     ) -> None:
         """Store the credential of a user; connections that used an older one are closed."""
         check_name(name)
+        self._check_promotion(Principal(USER, name), by, "set a password of")
         if (name, mechanism.value) not in self._scram and len(self._scram) >= USERS_MAX:
             raise InvalidRequest(f"there are {len(self._scram)} credentials, limit is {USERS_MAX}")
         await self._put(scram_key(name, mechanism.value), encode_scram(credential))
@@ -451,6 +483,11 @@ class Access:
             raise UnknownCredential(f"user {name[:300]!r} has no credential for {mechanism.value}")
         await self._delete(scram_key(name, mechanism.value))
         self._note_change("user", "deleted", by, user=name, mechanism=mechanism.value)
+
+    def _check_promotion(self, principal: Principal, by: Caller, words: str) -> None:
+        """Raise if someone makes a login of a super user and is none: it could be one then."""
+        if self.is_super(principal) and not self.is_super(by.principal):
+            raise ClusterAccessDenied(f"only a super user can {words} {principal}")
 
     # Storing.
 
@@ -490,6 +527,7 @@ class Access:
             _set(self._tokens, key.removeprefix(TOKENS_PREFIX), token)
         elif key.startswith(SCRAM_PREFIX):
             _set(self._scram, scram_key_parts(key), _read(key, value, decode_scram))
+            self._shapes = None
 
     def _apply_acl(self, key: str, value: bytes | None) -> None:
         self._unreadable.discard(key)

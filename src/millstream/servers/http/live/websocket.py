@@ -254,6 +254,14 @@ class LiveWebSocket:
             self._require(Operation.READ, topic_resource(name))
         start = StartPosition(message.from_)
         await self._live.follow(self._subscriber, message.topics, start, message.exclude_node)
+        try:
+            # A right that was taken meanwhile was not yet that of a subscription which could end.
+            for name in message.topics:
+                self._require(Operation.READ, topic_resource(name))
+        except MillstreamError:
+            for name in message.topics:
+                self._subscriber.unfollow(name)
+            raise
         return SubscribeResult(cursor=self._subscriber.cursor.decode())
 
     async def _unsubscribe(self, message: UnsubscribeMessage) -> UnsubscribeResult:
