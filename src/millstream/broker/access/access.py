@@ -545,7 +545,9 @@ class Access:
 
     def _changed(self) -> None:
         self.version += 1
-        self._callers.clear()
+        # The others stay logged in: they would be logged and counted again.
+        for key in [key for key, caller in self._callers.items() if not self.is_current(caller)]:
+            del self._callers[key]
         self._watch_expiry()
         for listener in self.on_change:
             listener()
@@ -567,6 +569,16 @@ class Access:
             self._timer = self._timers.call_later(min(seconds, TIMER_SECONDS_MAX), self._changed)
 
     # Audit.
+
+    def note_change(self, by: Caller, operation: Operation, resource: Resource) -> None:
+        """Record that a caller has created, changed or deleted something."""
+        self._note_change(
+            WORDS[resource.kind],
+            "changed",
+            by,
+            operation=operation.name.lower(),
+            resource=str(resource),
+        )
 
     def _note_change(self, kind: str, outcome: str, by: Caller, **fields: object) -> None:
         self.counters.changes[kind] += 1

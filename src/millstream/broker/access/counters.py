@@ -9,7 +9,7 @@ METHODS = ("token", "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "c
 """The ways to log in."""
 
 REFUSED = ("topic", "group", "cluster", "transactional id")
-CHANGES = ("acl", "token", "user")
+CHANGES = ("acl", "token", "user", "topic", "group", "cluster")
 
 
 @dataclass(slots=True)
@@ -23,6 +23,6 @@ class AccessCounters:
     refusals: Counter[str] = field(default_factory=Counter)
     """Operations that were refused, by type of resource."""
     changes: Counter[str] = field(default_factory=Counter)
-    """Administrative changes: acl, token, user."""
+    """Administrative changes, by what was changed."""
     cut_off: int = 0
     """Connections that were closed because their login had ended."""

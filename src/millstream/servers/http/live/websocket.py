@@ -271,9 +271,12 @@ class LiveWebSocket:
     async def _append(self, message: AppendMessage, size: int) -> Any:
         self._require(Operation.WRITE, topic_resource(message.topic))
         self._usage.check(QuotaKind.PRODUCE)
+        is_new = self._broker.topics.find(message.topic) is None
         topic = await ensured_topic(
             self._broker, message.topic, self._usage, lambda: self._check_creation(message.topic)
         )
+        if is_new and self._access is not None:
+            self._access.note_change(self._caller, Operation.CREATE, topic_resource(message.topic))
         result = await append(self._broker, topic, message)
         owed_ms = self._usage.charge(QuotaKind.PRODUCE, size)
         return append_answer(result, with_throttle(result.timings, owed_ms))
