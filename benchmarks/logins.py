@@ -41,7 +41,9 @@ async def run(count: int) -> None:
     config = AccessConfig(enabled=True)
     stored = {f"user-{number}": credentials(number, config) for number in range(USERS)}
     access: Any = SimpleNamespace(
-        scram_of=lambda name: stored.get(name, {}), note_failed_login=lambda *_: None
+        scram_of=lambda name: stored.get(name, {}),
+        scram_shapes=dict,
+        note_failed_login=lambda *_: None,
     )
     logins = KafkaLogins(access, config, secret=bytes(32), clock=SystemClock(), is_tls=True)
     logins.limits = SimpleNamespace(  # type: ignore[assignment]

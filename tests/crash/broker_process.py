@@ -15,7 +15,8 @@ MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
 class BrokerProcess:
     """A node with its data in one directory. It keeps its ports, so that clients find it again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
+        self._options = options
         self._data = str(directory / "data")
         self._log = directory / "log"
         self._process: subprocess.Popen[str] | None = None
@@ -28,7 +29,11 @@ class BrokerProcess:
         options = ["--kafka", self.bootstrap, "--http", self.http, "--log-level", "warning"]
         with self._log.open("a") as errors:
             self._process = subprocess.Popen(
-                command + options, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT
+                [*command, *options, *self._options],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=ROOT,
             )
 
     def wait_until_ready(self) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from millstream.servers.client_host import client_host
 from millstream.servers.connection_set import ConnectionSet
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Acceptor:
                     raise
                 self._pause(error)
                 return
-            address = str(peer[0])
+            address = client_host(peer)
             if (limit := self._exceeded_limit(address)) is None:
                 self._take(connection, address)
             else:

@@ -11,6 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from millstream.servers.client_host import client_host
 from millstream.servers.frame_receiver import FrameReceiver
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ class FrameConnection(asyncio.BufferedProtocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, or close it if the node stops."""
         self._transport = transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.host = str(peer[0]) if peer else ""
+        self.host = client_host(transport.get_extra_info("peername"))
         if not self._listener.admit(self):
             self._is_closing = True
             transport.abort()

@@ -187,6 +187,7 @@ async def test_open_reads_need_no_login_and_writes_do():
     assert not access.check(nobody, Operation.READ, group("g")), "a commit is a write"
     assert not access.check(nobody, Operation.WRITE, topic("orders"))
     assert not access.check(nobody, Operation.ALTER, CLUSTER)
+    assert not access.check(nobody, Operation.DESCRIBE, CLUSTER), "it lists users and ACLs"
     await access.create_acl(
         Acl(
             ResourcePattern(ResourceType.TOPIC, "sec", PatternType.PREFIXED),
@@ -304,3 +305,26 @@ async def test_unknown_tokens_are_refused():
         await access.revoke_token("0" * 12, by=ADMIN)
     with pytest.raises(InvalidRequest):
         await access.create_token(ALICE, by=ADMIN, lifetime_ms=0)
+
+
+@in_loop
+async def test_a_login_of_a_super_user_is_made_by_super_users_only():
+    access = await Nodes().open()
+    everything = Acl(
+        ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"), ALICE, "*", Operation.ALL,
+        Permission.ALLOW,
+    )  # fmt: skip
+    await access.create_acl(everything, by=ADMIN)
+    alice = Caller(ALICE, HOST)
+    assert access.check(alice, Operation.ALTER, CLUSTER)
+    credential = ScramCredential(
+        iterations=4096, salt=b"s" * 16, stored_key=b"k" * 32, server_key=b"v" * 32
+    )
+    with pytest.raises(ClusterAccessDenied, match="only a super user can set a password of"):
+        await access.put_scram("root", ScramMechanism.SHA_256, credential, by=alice)
+    with pytest.raises(ClusterAccessDenied, match="only a super user can create a token of"):
+        await access.create_token(user("root"), by=alice)
+    assert (access.users(), access.tokens()) == ([], [])
+    await access.put_scram("Root", ScramMechanism.SHA_256, credential, by=alice)
+    assert not access.check(Caller(user("Root"), HOST), Operation.READ, topic("orders"))
+    await access.put_scram("root", ScramMechanism.SHA_256, credential, by=ADMIN)

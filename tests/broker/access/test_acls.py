@@ -261,6 +261,11 @@ def test_a_filter_selects_acls_as_in_kafka(wanted, selected):
         (rule(principal=Principal("Node", "1")), "must be User:<name>"),
         (rule(principal=Principal("User", "a\nb")), "printable"),
         (rule(host="localhost"), "an IP address, got 'localhost'"),
+        (rule(host="10.0.0.0/8"), "an IP address, got '10.0.0.0/8'"),
+        (rule(host="2001:DB8::1"), "must be written '2001:db8::1', got '2001:DB8::1'"),
+        (rule(host="2001:db8:0:0:0:0:0:1"), "must be written '2001:db8::1'"),
+        (rule(host="::ffff:10.0.0.7"), "must be written '10.0.0.7'"),
+        (rule(host="010.0.0.7"), "an IP address"),
     ],
 )
 def test_an_acl_that_makes_no_sense_is_refused(acl, words):

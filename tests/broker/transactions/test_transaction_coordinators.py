@@ -248,6 +248,29 @@ async def test_two_coordinators_have_their_own_ids_side_by_side() -> None:
 
 
 @in_loop
+async def test_a_batch_needs_the_id_of_its_transaction() -> None:
+    async with a_node() as node:
+        node.partitions.elect(partition_of(A))
+        await node.partitions.take(partition_of(B))
+        one = await node.begin(A)
+        assert node.transactions.is_ongoing(*one, *WHERE, transactional_id=A)
+        assert not node.transactions.is_ongoing(*one, *WHERE, transactional_id=B)
+        assert not node.transactions.is_verified(A, one.id), "this node coordinates it"
+
+
+@in_loop
+async def test_what_another_node_has_said_holds_for_one_id_only() -> None:
+    async with a_node() as node:
+        node.partitions.depose(partition_of(A))
+        assert not node.transactions.is_verified(A, 5)
+        await node.transactions.ensure_partitions(A, 5, 0, [WHERE], may_add=True)
+        assert node.transactions.is_verified(A, 5)
+        assert not node.transactions.is_verified(B, 5)
+        assert not node.transactions.is_verified(A, 6)
+        assert not node.transactions.is_verified(None, 5)
+
+
+@in_loop
 async def test_a_deposed_coordinator_decides_nothing() -> None:
     async with a_node() as node:
         partition = partition_of(A)

@@ -20,6 +20,7 @@ from millstream.broker.access.resources import Operation, ResourceType
 from millstream.broker.queues.values import QueueChanges
 from millstream.config.schema import AccessConfig
 from millstream.records.cursor import cursor_prefix
+from millstream.servers.http.live.start_position import StartPosition
 from millstream.testing.broker import running_broker
 
 from .calls import ask
@@ -156,6 +157,22 @@ def test_a_subscription_of_a_websocket_ends_with_its_right_and_the_socket_stays(
         assert (told["type"], told["reason"]) == ("end", "denied")
         refused = talk.ask(op="subscribe", topics=[TOPIC])
         assert refused["error"]["code"] == "topic_access_denied"
+
+
+def test_a_right_that_is_taken_while_a_subscription_begins_ends_it(node, monkeypatch):
+    alice = Alice(node, (Operation.READ,), (Operation.DESCRIBE,))
+    real = StartPosition.starts
+
+    async def starts(position, topics):
+        await alice.access.delete_acl(alice.acl(Operation.READ), by=ROOT)
+        return await real(position, topics)
+
+    monkeypatch.setattr(StartPosition, "starts", starts)
+    with talking(node.url, additional_headers=alice.headers) as talk:
+        refused = talk.ask(op="subscribe", topics=[TOPIC])
+        assert refused["error"]["code"] == "topic_access_denied"
+        (subscriber,) = node.server.live.subscribers
+        assert not subscriber.topics
 
 
 def test_a_websocket_is_closed_when_its_token_is_revoked(node):

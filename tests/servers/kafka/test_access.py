@@ -29,6 +29,11 @@ from millstream.protocols.kafka.messages.fetch import (
     FetchRequestTopic,
 )
 from millstream.protocols.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from millstream.protocols.kafka.messages.producers import InitProducerIdRequest
+from millstream.protocols.kafka.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestTopic,
+)
 from millstream.protocols.kafka.messages.versions import ApiVersionsRequest
 from millstream.testing.broker import running_broker
 
@@ -176,3 +181,34 @@ def test_a_metadata_request_creates_only_topics_that_the_caller_may_create(broke
         allow(broker, rule(Operation.CREATE, name="new"))
         assert client.call(request, 9).topics[0].error_code == ErrorCode.NONE
     assert broker.server.broker.topics.find("new") is not None
+
+
+def begin_transaction(client, name):
+    made = client.call(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000))
+    add = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=name,
+        v3_and_below_producer_id=made.producer_id,
+        v3_and_below_producer_epoch=made.producer_epoch,
+        v3_and_below_topics=(AddPartitionsToTxnRequestTopic(name=TOPIC, partitions=(0,)),),
+    )
+    client.call(add, 3)
+    return made
+
+
+def test_nobody_writes_into_the_transaction_of_another_with_an_id_of_its_own(broker):
+    for name in ("alice", "mallory"):
+        allow(broker, rule(Operation.WRITE, Kind.TRANSACTIONAL_ID, name))
+    allow(broker, rule(Operation.WRITE))
+    with RawClient(broker.bootstrap) as client:
+        made = begin_transaction(client, "alice")
+        begin_transaction(client, "mallory")
+        for number, (name, is_let_in) in enumerate([("alice", True), ("mallory", False)]):
+            batch = batch_of(
+                name.encode(), producer_id=made.producer_id, producer_epoch=made.producer_epoch,
+                base_sequence=number, is_transactional=True,
+            )  # fmt: skip
+            for version in (9, 11, 12):
+                request = produce_request(TOPIC, batch, transactional_id=name)
+                result = client.call(request, version).responses[0].partition_responses[0]
+                assert (result.error_code == ErrorCode.NONE) == is_let_in
+    assert broker.server.broker.topics.partition(TOPIC, 0).high_watermark == 1

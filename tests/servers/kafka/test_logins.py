@@ -17,7 +17,7 @@ from millstream.broker.access.acls import Acl, Permission, ResourcePattern
 from millstream.broker.access.caller import Caller
 from millstream.broker.access.credentials import ScramMechanism
 from millstream.broker.access.principal import user
-from millstream.broker.access.resources import Operation, ResourceType
+from millstream.broker.access.resources import CLUSTER_NAME, Operation, ResourceType
 from millstream.broker.access.sasl.scram import make_credential, make_salt, salted_password
 from millstream.config.schema import AccessConfig, SaslMechanism, TlsConfig
 from millstream.protocols.kafka.error_codes import ErrorCode
@@ -283,6 +283,44 @@ def test_unknown_users_get_the_same_salt_after_a_restart(tmp_path: Path) -> None
     assert len(salts) == 1
 
 
+def test_unknown_users_have_the_iterations_that_known_ones_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's tools make credentials with 4,096 iterations; this node would with 15,000."""
+    config = AccessConfig(
+        enabled=True, super_users=("root",), scram_iterations=15_000, plain_without_tls=True,
+        sasl_mechanisms=tuple(SaslMechanism),
+    )  # fmt: skip
+    with running_broker(tmp_path, access=config) as broker:
+        access = broker.server.broker.access
+        assert access is not None
+        hashed: list[tuple[Any, ...]] = []
+        real = hashlib.pbkdf2_hmac
+
+        def noted(*arguments: Any) -> bytes:
+            hashed.append((arguments[0], arguments[3]))
+            return real(*arguments)
+
+        def iterations(name: str) -> set[str]:
+            with RawClient(broker.bootstrap) as client:
+                assert handshake(client, "SCRAM-SHA-512").error_code == 0
+                challenge = say(client, f"n,,n={name},r=nonce".encode())
+                return {bytes(challenge.auth_bytes).decode().rpartition(",i=")[2]}
+
+        assert iterations("alice") == {"15000"}, "there is nobody to look like"
+        for number in range(3):
+            credential = make_credential(SHA_512, PASSWORD, salt=b"salt", iterations=4096)
+            broker.run(access.put_scram(f"user-{number}", SHA_512, credential, by=ROOT))
+        names = [f"user-{number}" for number in range(10)]
+        assert set().union(*map(iterations, names)) == {"4096"}
+        monkeypatch.setattr(hashlib, "pbkdf2_hmac", noted)
+        for name in ("user-0", "user-9"):
+            with RawClient(broker.bootstrap) as client:
+                assert handshake(client, "PLAIN").error_code == 0
+                say(client, f"\0{name}\0wrong".encode())
+        assert hashed == [("sha512", 4096)] * 2
+
+
 def test_wrong_passwords_of_one_address_are_slowed_and_then_not_evaluated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -389,6 +427,25 @@ def test_credentials_are_made_described_and_deleted_by_those_who_may(
         assert alter(client, deletions=[deletion]) == {"bob": 0}
         assert other.is_closed_by_peer()
     assert alter(client, deletions=[deletion]) == {"bob": ErrorCode.RESOURCE_NOT_FOUND}
+
+
+def test_the_password_of_a_super_user_is_set_by_super_users_only(
+    broker: RunningBroker, client: RawClient, authority: Authority
+) -> None:
+    access = broker.server.broker.access
+    assert access is not None
+    add_user(broker, "admin")
+    pattern = ResourcePattern(ResourceType.CLUSTER, CLUSTER_NAME)
+    acl = Acl(pattern, user("admin"), "*", Operation.ALL, Permission.ALLOW)
+    broker.run(access.create_acl(acl, by=ROOT))
+    assert log_in_by_scram(client, "admin").error_code == 0
+    mixed = alter(client, upsertion("root"), upsertion("frank"))
+    assert mixed == {"root": ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "frank": 0}
+    with RawClient(broker.bootstrap, tls=authority.client_context(None)) as other:
+        failed = log_in_by_scram(other, "root", "new")
+        assert failed.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    with RawClient(broker.bootstrap, tls=authority.client_context(None)) as other:
+        assert log_in_by_scram(other, "root").error_code == 0, "the old password holds"
 
 
 @pytest.mark.parametrize(

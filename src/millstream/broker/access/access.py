@@ -23,7 +23,12 @@ from millstream.broker.access.acls import (
 )
 from millstream.broker.access.caller import DECISIONS_MAX, Caller
 from millstream.broker.access.counters import AccessCounters
-from millstream.broker.access.credentials import ScramCredential, ScramMechanism
+from millstream.broker.access.credentials import (
+    CLEAR_TEXT,
+    ScramCredential,
+    ScramMechanism,
+    ScramShape,
+)
 from millstream.broker.access.principal import NODE, USER, Principal, check_name
 from millstream.broker.access.resources import (
     CLUSTER,
@@ -111,8 +116,9 @@ OPEN_READS: dict[ResourceType, frozenset[Operation]] = {
     ResourceType.TOPIC: frozenset({Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}),
     ResourceType.GROUP: frozenset({Operation.DESCRIBE}),
 }
-"""What everyone may do if reads are open. Committing offsets is a write. Nothing of the cluster:
-ACLs, tokens and users can be listed by those who may describe it."""
+"""What everyone may do if reads are open. Committing offsets is a write. Describing the cluster
+lists its users, tokens and ACLs, so it is not a read.
+"""
 
 T = TypeVar("T")
 
@@ -140,6 +146,8 @@ class Access:
         self._acls_by_key: dict[str, Acl] = {}
         self._tokens: dict[str, Token] = {}
         self._scram: dict[tuple[str, str], ScramCredential] = {}
+        self._shapes: Mapping[str, Sequence[ScramShape]] | None = None
+        """Remembered until a credential changes."""
         self._revisions: dict[str, int] = {}
         self._unreadable: set[str] = set()
         """ACLs that this release cannot read. They may deny something, so nothing is allowed."""
@@ -437,6 +445,7 @@ class Access:
         """Create a token of a user; return it, and its text, which is not stored."""
         check_limits(scopes=scopes, prefixes=prefixes, note=note, lifetime_ms=lifetime_ms)
         check_name(principal.name)
+        self._check_promotion(principal, by, "create a token of")
         if len(self._tokens) >= TOKENS_MAX:
             raise InvalidRequest(f"there are {len(self._tokens)} tokens, limit is {TOKENS_MAX}")
         token, text = make_token(
@@ -473,11 +482,34 @@ class Access:
             if (credential := self._scram.get((name, mechanism.value))) is not None
         }
 
+    def scram_shapes(self) -> Mapping[str, Sequence[ScramShape]]:
+        """Return which shapes the stored credentials have, each once.
+
+        By the name of a mechanism: those of its credentials. By `PLAIN`: those that passwords in
+        clear text are compared with, the first of each user.
+        """
+        if self._shapes is None:
+            shapes: dict[str, set[ScramShape]] = {}
+            for name in {name for name, _ in self._scram}:
+                stored = [
+                    ScramShape(mechanism, credential.iterations)
+                    for mechanism, credential in self.scram_of(name).items()
+                ]
+                for shape in stored:
+                    shapes.setdefault(shape.mechanism.value, set()).add(shape)
+                shapes.setdefault(CLEAR_TEXT, set()).add(stored[0])
+            self._shapes = {
+                key: sorted(found, key=lambda shape: (shape.mechanism.value, shape.iterations))
+                for key, found in shapes.items()
+            }
+        return self._shapes
+
     async def put_scram(
         self, name: str, mechanism: ScramMechanism, credential: ScramCredential, *, by: Caller
     ) -> None:
         """Store the credential of a user; connections that used an older one are closed."""
-        self._check_user_change(name, by)
+        principal = Principal(USER, check_name(name))
+        self._check_promotion(principal, by, "change the password of")
         if (name, mechanism.value) not in self._scram and len(self._scram) >= USERS_MAX:
             raise InvalidRequest(f"there are {len(self._scram)} credentials, limit is {USERS_MAX}")
         await self._put(scram_key(name, mechanism.value), encode_scram(credential))
@@ -485,7 +517,8 @@ class Access:
 
     async def delete_scram(self, name: str, mechanism: ScramMechanism, *, by: Caller) -> None:
         """Delete the credential of a user; connections that used it are closed."""
-        self._check_user_change(name, by)
+        principal = Principal(USER, check_name(name))
+        self._check_promotion(principal, by, "change the password of")
         if (name, mechanism.value) not in self._scram:
             raise UnknownCredential(f"user {name[:300]!r} has no credential for {mechanism.value}")
         await self._delete(scram_key(name, mechanism.value))
@@ -499,7 +532,8 @@ class Access:
         Connections that used an older one are closed. Without credentials the user has no password
         any more; raises `UnknownCredential` if it had none.
         """
-        self._check_user_change(name, by)
+        principal = Principal(USER, check_name(name))
+        self._check_promotion(principal, by, "change the password of")
         stored = self.scram_of(name)
         if not credentials and not stored:
             raise UnknownCredential(f"user {name[:300]!r} has no password")
@@ -521,15 +555,11 @@ class Access:
         mechanisms = ", ".join(mechanism.value for mechanism in credentials or stored)
         self._note_change("user", outcome, by, user=name, mechanism=mechanisms)
 
-    def _check_user_change(self, name: str, by: Caller) -> None:
-        """Raise unless a caller that may alter the cluster may change this user's password."""
-        principal = Principal(USER, check_name(name))
-        if (
-            self.is_super(principal)
-            and not self.is_super(by.principal)
-            and by.principal.kind != NODE
-        ):
-            raise ClusterAccessDenied(f"only a super user can change the password of {principal}")
+    def _check_promotion(self, principal: Principal, by: Caller, words: str) -> None:
+        """Raise if someone makes a login of a super user and is none: it could be one then."""
+        is_trusted = by.principal.kind == NODE or self.is_super(by.principal)
+        if self.is_super(principal) and not is_trusted:
+            raise ClusterAccessDenied(f"only a super user can {words} {principal}")
 
     # Storing.
 
@@ -569,6 +599,7 @@ class Access:
             _set(self._tokens, key.removeprefix(TOKENS_PREFIX), token)
         elif key.startswith(SCRAM_PREFIX):
             _set(self._scram, scram_key_parts(key), _read(key, value, decode_scram))
+            self._shapes = None
 
     def _apply_acl(self, key: str, value: bytes | None) -> None:
         self._unreadable.discard(key)
@@ -586,7 +617,9 @@ class Access:
 
     def _changed(self) -> None:
         self.version += 1
-        self._callers.clear()
+        # The others stay logged in: they would be logged and counted again.
+        for key in [key for key, caller in self._callers.items() if not self.is_current(caller)]:
+            del self._callers[key]
         self._watch_expiry()
         for listener in self.on_change:
             listener()
@@ -610,6 +643,16 @@ class Access:
             self._timer = self._timers.call_later(min(seconds, TIMER_SECONDS_MAX), self._changed)
 
     # Audit.
+
+    def note_change(self, by: Caller, operation: Operation, resource: Resource) -> None:
+        """Record that a caller has created, changed or deleted something."""
+        self._note_change(
+            WORDS[resource.kind],
+            "changed",
+            by,
+            operation=operation.name.lower(),
+            resource=str(resource),
+        )
 
     def _note_change(self, kind: str, outcome: str, by: Caller, **fields: object) -> None:
         self.counters.changes[kind] += 1

@@ -312,10 +312,26 @@ def check_acl(acl: Acl) -> Acl:
 
 
 def check_host(host: str) -> None:
-    """Raise unless the host of an ACL is an address."""
+    """Raise unless the host of an ACL is an address, written as those of clients are.
+
+    Hosts are compared as text: a rule for another spelling of an address would never apply.
+    """
     try:
-        ipaddress.ip_address(host)
+        written = plain_address(host)
     except ValueError:
         raise InvalidRequest(
             f"host of an ACL must be {WILDCARD!r} or an IP address, got {host[:300]!r}"
         ) from None
+    if written != host:
+        raise InvalidRequest(f"host of an ACL must be written {written!r}, got {host[:300]!r}")
+
+
+def plain_address(host: str) -> str:
+    """Return the one spelling of an address; raise `ValueError` if it is none.
+
+    An IPv4 client of a socket for both families has an address within IPv6; it is the same client.
+    """
+    address = ipaddress.ip_address(host)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(address)

@@ -10,7 +10,7 @@ METHODS = ("token", "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "c
 
 REFUSED = ("topic", "group", "cluster", "transactional id")
 KEY_READS = ("read", "failed")
-CHANGES = ("acl", "token", "user")
+CHANGES = ("acl", "token", "user", "topic", "group", "cluster")
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class AccessCounters:
     refusals: Counter[str] = field(default_factory=Counter)
     """Operations that were refused, by type of resource."""
     changes: Counter[str] = field(default_factory=Counter)
-    """Administrative changes: acl, token, user."""
+    """Administrative changes, by what was changed."""
     key_reads: Counter[str] = field(default_factory=Counter)
     """Attempts to read the keys of the issuer of JWTs, by outcome."""
     cut_off: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 class ScramMechanism(enum.Enum):
@@ -11,6 +12,17 @@ class ScramMechanism(enum.Enum):
 
     SHA_256 = "SCRAM-SHA-256"
     SHA_512 = "SCRAM-SHA-512"
+
+
+CLEAR_TEXT = "PLAIN"
+"""The mechanism that compares a password in clear text with a SCRAM credential."""
+
+
+class ScramShape(NamedTuple):
+    """What clients can tell about a credential: from the exchange, or from the time it takes."""
+
+    mechanism: ScramMechanism
+    iterations: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,9 @@ T = TypeVar("T")
 HELD_BACK_MS = 60_000
 """How long a transaction is open before it is reported: the default timeout of Kafka's clients."""
 
+VERIFIED_MAX = 10_000
+"""Producers whose transactional ids are remembered. One that is forgotten is verified again."""
+
 Verify = Callable[[], Awaitable[None]]
 """Returns if a transaction is open, or raises."""
 
@@ -77,6 +80,9 @@ class TransactionCoordinators:
         self._timers = context.timers
         self._markers = markers
         self._verifier = verifier
+        self._verified: dict[int, str] = {}
+        """Transactional ids of producers, of which other nodes have said that they belong together;
+        the oldest first."""
         self.coordinators = Coordinators(
             TRANSACTIONS, context, self._make, index_of=index_of_transactional_id
         )
@@ -167,8 +173,19 @@ class TransactionCoordinators:
 
     # Requests of partitions and groups.
 
-    def is_ongoing(self, producer_id: int, producer_epoch: int, topic: str, partition: int) -> bool:
+    def is_ongoing(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        topic: str,
+        partition: int,
+        *,
+        transactional_id: str | None = None,
+    ) -> bool:
         """Return, without waiting, whether a batch of this producer may be appended here.
+
+        With a transactional id, the transaction has to be one of that id: a client proves its right
+        to the id, and could name the producer of another one.
 
         Call this for every transactional batch, in the turn of the event loop in which it is
         appended: that keeps a fenced producer out of partitions that its successor did not write
@@ -176,8 +193,13 @@ class TransactionCoordinators:
         """
         return any(
             coordinator.is_ongoing(producer_id, producer_epoch, topic, partition)
+            and transactional_id in (None, coordinator.id_of(producer_id))
             for coordinator in self.coordinators.ready()
         )
+
+    def is_verified(self, transactional_id: str | None, producer_id: int) -> bool:
+        """Return whether another node has said that a producer is that of an id it coordinates."""
+        return transactional_id is not None and self._verified.get(producer_id) == transactional_id
 
     def is_elsewhere(self, transactional_id: str | None) -> bool:
         """Return whether another node coordinates an id."""
@@ -214,6 +236,11 @@ class TransactionCoordinators:
             may_add=may_add,
             is_abortable=is_abortable,
         )
+        if self.is_elsewhere(transactional_id):
+            self._verified.pop(producer_id, None)
+            self._verified[producer_id] = transactional_id
+            if len(self._verified) > VERIFIED_MAX:
+                del self._verified[next(iter(self._verified))]
 
     async def stage_offsets(
         self,

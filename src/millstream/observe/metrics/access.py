@@ -38,7 +38,7 @@ ACCESS_METRICS: Sequence[MetricDeclaration[AccessCounters]] = (
         "kind",
         CHANGES,
         "millstream_access_changes_total",
-        "Changes of ACLs, tokens and users that were made at this node.",
+        "Changes of ACLs, tokens, users, topics, groups and the cluster, by callers of this node.",
         lambda counters, kind: counters.changes[kind],
     ),
     counter_by(

@@ -18,7 +18,12 @@ from typing import NamedTuple, Protocol
 
 from millstream.broker.access.access import Access
 from millstream.broker.access.caller import Caller
-from millstream.broker.access.credentials import ScramCredential, ScramMechanism
+from millstream.broker.access.credentials import (
+    CLEAR_TEXT,
+    ScramCredential,
+    ScramMechanism,
+    ScramShape,
+)
 from millstream.broker.access.principal import USER, Principal
 from millstream.broker.access.sasl import scram
 from millstream.broker.access.sasl.failure import LoginFailed
@@ -118,7 +123,16 @@ class KafkaLogins:
             self.access.scram_of(first.user).get(mechanism),
             server_nonce=base64.b64encode(self._draw(scram.NONCE_BYTES)).decode(),
             secret=self._secret,
-            iterations=self.config.scram_iterations,
+            iterations=self._assumed_shape(first.user, mechanism.value, mechanism).iterations,
+        )
+
+    def _assumed_shape(self, name: str, method: str, mechanism: ScramMechanism) -> ScramShape:
+        """Return what the credential of a user that has none looks like."""
+        return scram.assumed_shape(
+            name,
+            self.access.scram_shapes().get(method, ()),
+            secret=self._secret,
+            default=ScramShape(mechanism, self.config.scram_iterations),
         )
 
     async def check_password(self, login: PlainLogin) -> ScramCredential:
@@ -127,9 +141,10 @@ class KafkaLogins:
         A user that does not exist takes as much work as one that does.
         """
         stored = self.access.scram_of(login.user)
-        mechanism = next(iter(stored), ScramMechanism.SHA_256)
+        assumed = self._assumed_shape(login.user, CLEAR_TEXT, ScramMechanism.SHA_256)
+        mechanism = next(iter(stored), assumed.mechanism)
         credential = stored.get(mechanism) or scram.derived_credential(
-            mechanism, login.user, secret=self._secret, iterations=self.config.scram_iterations
+            mechanism, login.user, secret=self._secret, iterations=assumed.iterations
         )
         if self._hashing_count >= HASHING_WAITING_MAX:
             raise LoginFailed("too many passwords wait to be checked", user=login.user)

@@ -116,6 +116,12 @@ class RequestContext:
             return
         access.require(caller, Operation.CREATE, topic(name))
 
+    def note_change(self, resource: Resource, operation: Operation | None = None) -> None:
+        """Record that the caller has changed a resource, by what the API does to it if not said."""
+        if self.access is not None:
+            done = operation or self.needs.on(resource.kind)
+            self.access.note_change(self.caller, done, resource)
+
     def may(self, operation: Operation, resource: Resource) -> bool:
         """Return whether the caller may do an operation; for lists that are filtered."""
         return self.access is None or self.access.check(self.caller, operation, resource)

@@ -94,3 +94,16 @@ def test_memory_is_bounded_and_the_latest_failures_are_kept() -> None:
     assert len(limits) == 10
     assert limits.wait_seconds("address-999", "alice", 1.0) != 0.0
     assert limits.wait_seconds("address-1", "alice", 1.0) == 0.0
+
+
+def test_the_addresses_of_one_network_of_ipv6_count_as_one() -> None:
+    limits = LoginLimits()
+    evaluated = [
+        at
+        for attempt in range(5_000)
+        if (at := fail(limits, f"2001:db8:0:7::{attempt:x}", f"user-{attempt}", attempt / 1000))
+        is not None
+    ]
+    assert len([at for at in evaluated if 1 <= at < 1.999]) <= 10
+    assert limits.wait_seconds("2001:db8:0:8::1", "alice", 5.0) == 0.0
+    assert limits.wait_seconds("fe80::1%eth0", "alice", 5.0) == 0.0

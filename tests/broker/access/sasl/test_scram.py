@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.broker.access.credentials import ScramCredential, ScramMechanism
+from millstream.broker.access.credentials import ScramCredential, ScramMechanism, ScramShape
 from millstream.broker.access.sasl.failure import LoginFailed
 from millstream.broker.access.sasl.scram import (
     ITERATIONS_MIN,
     MESSAGE_SIZE_MAX,
     ClientFirst,
     ScramChallenge,
+    assumed_shape,
     challenge,
     derived_credential,
     finish,
@@ -224,6 +225,17 @@ def test_salts_of_unknown_users_differ_by_user_mechanism_and_cluster() -> None:
         for secret in (b"1", b"2")
     }
     assert len(salts) == 8
+
+
+def test_an_unknown_user_seems_to_have_one_of_the_shapes_in_use() -> None:
+    default = ScramShape(SHA_256, 15_000)
+    in_use = [ScramShape(SHA_256, 4096), ScramShape(SHA_256, 8192)]
+    names = [f"user-{number}" for number in range(50)]
+    shapes = [assumed_shape(name, in_use, secret=b"x", default=default) for name in names]
+    assert set(shapes) == set(in_use)
+    assert shapes == [assumed_shape(name, in_use, secret=b"x", default=default) for name in names]
+    assert shapes != [assumed_shape(name, in_use, secret=b"y", default=default) for name in names]
+    assert assumed_shape("user", [], secret=b"x", default=default) == default
 
 
 def test_an_unknown_user_does_not_get_in_with_the_derived_keys() -> None:

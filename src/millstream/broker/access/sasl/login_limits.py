@@ -3,13 +3,15 @@
 An address that has failed recently gets a turn every 100 ms; an address that fails as one user
 again and again waits longer for each turn with that user. Attempts that would have to wait longer
 than `WAIT_SECONDS_MAX` are refused without being evaluated. Other addresses are not affected, so
-nobody can lock the real user out.
+nobody can lock the real user out. All addresses of a /64 of IPv6 count as one: who has one of them
+has all of them.
 
 Memory is bounded: if too many addresses fail, those that failed longest ago are forgotten.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -26,6 +28,9 @@ FORGIVEN_SECONDS = 60.0
 """After that long without a failure, an address is as good as new."""
 
 ADDRESSES_MAX = 10_000
+
+IPV6_BLOCK_BITS = 64
+"""Providers give each customer a /64 or more."""
 
 
 @dataclass(slots=True)
@@ -53,6 +58,7 @@ class LoginLimits:
 
         The turn is taken: the caller evaluates the attempt after that time.
         """
+        address = _block_of(address)
         entries = [
             (entry, _interval(entry.count, key[1]))
             for key in ((address, ""), (address, user))
@@ -68,6 +74,7 @@ class LoginLimits:
 
     def note_failure(self, address: str, user: str, now: float) -> None:
         """Take note that an attempt has failed."""
+        address = _block_of(address)
         for key in {(address, ""), (address, user)}:
             entry = self._recent(key, now) or _Failures()
             entry.count += 1
@@ -83,7 +90,7 @@ class LoginLimits:
 
         Those of the address are not: an attacker could have one valid login.
         """
-        self._failures.pop((address, user), None)
+        self._failures.pop((_block_of(address), user), None)
 
     def _recent(self, key: tuple[str, str], now: float) -> _Failures | None:
         entry = self._failures.get(key)
@@ -91,6 +98,13 @@ class LoginLimits:
             del self._failures[key]
             return None
         return entry
+
+
+def _block_of(address: str) -> str:
+    """Return the network that an address stands for: itself, or the /64 of an IPv6 address."""
+    if ":" not in address:
+        return address
+    return str(ipaddress.ip_network((address.partition("%")[0], IPV6_BLOCK_BITS), strict=False))
 
 
 def _interval(count: int, user: str) -> float:

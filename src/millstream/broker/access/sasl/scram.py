@@ -21,10 +21,10 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from millstream.broker.access.credentials import ScramCredential, ScramMechanism
+from millstream.broker.access.credentials import ScramCredential, ScramMechanism, ScramShape
 from millstream.broker.access.principal import NAME_SIZE_MAX
 from millstream.broker.access.sasl.failure import LoginFailed
 
@@ -202,6 +202,20 @@ def make_salt(drawn: bytes) -> bytes:
         number, digit = divmod(number, len(_DIGITS))
         digits.append(_DIGITS[digit])
     return "".join(reversed(digits)).encode() or b"0"
+
+
+def assumed_shape(
+    user: str, in_use: Sequence[ScramShape], *, secret: bytes, default: ScramShape
+) -> ScramShape:
+    """Return the shape of the credential that a user without one seems to have.
+
+    It is one of those in use, the same each time: Kafka's tools use other iterations than a node
+    does, and a count that no user has would tell that there is no such user.
+    """
+    if not in_use:
+        return default
+    number = int.from_bytes(hmac.digest(secret, f"shape\0{user}".encode(), "sha256"), "big")
+    return in_use[number % len(in_use)]
 
 
 def derived_credential(

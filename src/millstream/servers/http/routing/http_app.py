@@ -262,6 +262,10 @@ class HttpApp:
         self._counters.note_answer(method, path, status, seconds, is_long_poll=request.is_long_poll)
         if self._has_access_log:
             log_response(request.scope, path, status, seconds)
+        is_changing = operation is not None and operation.is_audited
+        # The node that the request was sent to records it, whichever node has done it.
+        if is_changing and status < HTTPStatus.BAD_REQUEST and FORWARDED not in request.scope:
+            request.note_changes()
         usage = request.charged
         throttle_ms = 0 if usage is None else usage.throttle_ms
         headers = with_safe_headers(message.get("headers", ()))

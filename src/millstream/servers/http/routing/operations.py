@@ -52,6 +52,10 @@ class Parameter(NamedTuple):
     schema: Mapping[str, Any]
 
 
+_CHANGING = frozenset({"PUT", "POST", "PATCH", "DELETE"})
+_ACCESS_PREFIX = "/v1/access/"
+
+
 class HttpOperation(NamedTuple):
     """One operation of the HTTP API."""
 
@@ -84,3 +88,8 @@ class HttpOperation(NamedTuple):
     """An example body, as decoded JSON."""
     answer_example: Any = None
     """The response to it, with the first status of `answers`."""
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether the log tells what it has changed. The gate tells it of ACLs and tokens."""
+        return self.method in _CHANGING and not self.path.startswith(_ACCESS_PREFIX)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from millstream.servers.http.live.live_delivery import LiveDelivery
 
 
+CHANGES = frozenset({Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS})
+"""Rights to change something that lasts, other than records."""
+
 FORWARDED = "millstream.forwarded"
 """In the scope of a request that another node has forwarded: the id of that node."""
 
@@ -96,8 +99,20 @@ class HttpRequest(Request):
     def require_creation(self, name: str) -> None:
         """Raise unless the caller may create the topic, or any topic."""
         access = self.context.access
-        if access is not None and not access.check(self.caller, Operation.CREATE, CLUSTER):
+        if access is None:
+            return
+        if access.check(self.caller, Operation.CREATE, CLUSTER):
+            self.granted.append((Operation.CREATE, CLUSTER))
+        else:
             self.require_topic(Operation.CREATE, name)
+
+    def note_changes(self) -> None:
+        """Record what the caller has created, changed or deleted with this request."""
+        access = self.context.access
+        if access is not None:
+            for operation, resource in dict.fromkeys(self.granted):
+                if operation in CHANGES:
+                    access.note_change(self.caller, operation, resource)
 
     def may(self, operation: Operation, resource: Resource) -> bool:
         """Return whether the caller may do an operation; for lists that are filtered."""

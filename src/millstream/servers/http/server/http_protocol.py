@@ -23,6 +23,7 @@ import httptools
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from millstream.servers.client_host import client_host
 from millstream.servers.http.routing.callers import CERTIFICATE_USER
 from millstream.servers.http.routing.errors import RETRY_AFTER_SECONDS
 from millstream.servers.http.server.connection_deadlines import ConnectionDeadlines, has_read_enough
@@ -507,4 +508,4 @@ def _asks_for_websocket(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 def _address_of(transport: asyncio.Transport, end: str) -> tuple[str, int] | None:
     """Return host and port of one end; nothing if the connection is lost already."""
     address = transport.get_extra_info(end)
-    return (str(address[0]), int(address[1])) if address else None
+    return (client_host(address), int(address[1])) if address else None

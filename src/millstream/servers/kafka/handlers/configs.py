@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from types import MappingProxyType
 from typing import TypeVar
 
+from millstream.broker.access.resources import CLUSTER, Resource
+from millstream.broker.access.resources import group as group_resource
+from millstream.broker.access.resources import topic as topic_resource
 from millstream.broker.dynamic_configs import ALL_NODES, group_key, node_key
 from millstream.broker.groups.group import check_group_id
 from millstream.broker.topics.configs.node_settings import (
@@ -318,6 +321,8 @@ async def _alter(
     else:
         name = resource.resource_name
         await context.broker.topics.alter(name, configs, is_validate_only=is_validate_only)
+    if not is_validate_only:
+        context.note_change(_access_resource(resource))
 
 
 async def incremental_alter_configs(
@@ -358,6 +363,19 @@ async def _change(
         await context.broker.topics.change_configs(
             resource.resource_name, changes, is_validate_only=is_validate_only
         )
+    if not is_validate_only:
+        context.note_change(_access_resource(resource))
+
+
+def _access_resource(resource: AnyResource) -> Resource:
+    """Return the resource to which the right to alter the configs is given."""
+    match resource.resource_type:
+        case ConfigResourceType.TOPIC:
+            return topic_resource(resource.resource_name)
+        case ConfigResourceType.GROUP:
+            return group_resource(resource.resource_name)
+        case _:
+            return CLUSTER
 
 
 def _change_of(config: IncrementalAlterConfigsRequestConfig) -> ConfigChange:

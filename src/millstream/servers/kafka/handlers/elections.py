@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from millstream.broker.access.resources import CLUSTER
 from millstream.errors import MillstreamError, NoEligibleLeader
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import code_of
@@ -80,6 +81,7 @@ async def _elect(
                 await admin.elect_preferred(topic, index)
             else:
                 await admin.elect_uncleanly(topic, index)
+            context.note_change(CLUSTER)
         except NoEligibleLeader as error:
             code = (
                 ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE

@@ -266,6 +266,7 @@ async def delete_groups(
         try:
             context.require_group(group_id)
             await context.broker.groups.of(group_id).delete(group_id)
+            context.note_change(group_resource(group_id))
         except MillstreamError as error:
             code = group_code_of(error)
         results.append(DeleteGroupsResponseResult(group_id=group_id, error_code=code))

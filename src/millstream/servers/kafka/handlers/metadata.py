@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.broker.access.resources import Operation
 from millstream.broker.access.resources import topic as topic_resource
 from millstream.broker.cluster_view import NO_NODE, PartitionPlacement
 from millstream.broker.topics.topic import NO_ID, Topic
@@ -113,7 +114,9 @@ async def _find(
     check_topic(requested.name)
     if request.allow_auto_topic_creation and context.broker.config.auto_create_topics:
         context.require_creation(requested.name)
-        return await topics.ensure(requested.name, creator=context.caller)
+        created = await topics.ensure(requested.name, creator=context.caller)
+        context.note_change(topic_resource(requested.name), Operation.CREATE)
+        return created
     return topics.get(requested.name)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from millstream.broker.access.resources import group as group_resource
 from millstream.broker.groups.values import NO_EPOCH, NO_OFFSET, OffsetAndMetadata, OffsetCommitter
 from millstream.broker.topics.topic import Topic
 from millstream.errors import MillstreamError, UnknownGroup, UnknownTopic, UnknownTopicId, again
@@ -386,6 +387,8 @@ async def offset_delete(
         )
     except MillstreamError as error:
         return OffsetDeleteResponse(error_code=group_code_of(error))
+    if any(refusal is None for refusal in results.values()):
+        context.note_change(group_resource(request.group_id))
     for partition, refusal in results.items():
         codes[partition] = code_of(refusal) if refusal else ErrorCode.NONE
     return OffsetDeleteResponse(

@@ -197,14 +197,24 @@ class PendingProduce:
         if slot.header is None or slot.partition is None or not slot.header.is_transactional:
             return False
         producer, partition = _producer_of(slot.header), slot.partition
-        if self._context.broker.transactions.is_ongoing(
-            *producer, partition.topic, partition.index
+        transactions, transactional_id = (
+            self._context.broker.transactions,
+            self._request.transactional_id,
+        )
+        if transactions.is_ongoing(
+            *producer, partition.topic, partition.index, transactional_id=transactional_id
         ):
             return False
         if not self._is_coordinated_elsewhere:
             return True
         # The first batch of a transaction was verified, and until the marker it stays open.
-        return not (slot.is_verified or partition.appender.is_in_transaction(*producer))
+        return not (
+            slot.is_verified
+            or (
+                partition.appender.is_in_transaction(*producer)
+                and transactions.is_verified(transactional_id, producer[0])
+            )
+        )
 
     async def prepare_and_begin(self) -> object:
         """Open partitions and join transactions, then append."""

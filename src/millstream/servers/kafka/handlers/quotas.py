@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from millstream.broker.access.resources import CLUSTER
 from millstream.broker.quotas import DEFAULT, ClientQuotaEntity
 from millstream.errors import InvalidRequest, MillstreamError, UnsupportedVersion
 from millstream.protocols.kafka.error_codes import ErrorCode
@@ -138,6 +139,8 @@ async def alter_client_quotas(
                 raise InvalidRequest("an entity is repeated")
             context.require_cluster()
             await _alter(entry, context, is_validate_only=request.validate_only)
+            if not request.validate_only:
+                context.note_change(CLUSTER)
         except MillstreamError as error:
             code, message = code_of(error), str(error)
         results.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from millstream.broker.access.resources import CLUSTER
 from millstream.errors import MillstreamError
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import code_of
@@ -65,6 +66,7 @@ async def _reassign(
             requested.replicas,
             may_change_factor=request.allow_replication_factor_change,
         )
+        context.note_change(CLUSTER)
     except MillstreamError as error:
         code, message = code_of(error), str(error)
     return AlterPartitionReassignmentsResponsePartition(

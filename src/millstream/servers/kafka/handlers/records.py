@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.broker.access.resources import topic as topic_resource
 from millstream.broker.topics.configs.topic_config import DELETE
 from millstream.errors import MillstreamError
 from millstream.protocols.kafka.error_codes import ErrorCode
@@ -41,6 +42,7 @@ async def _delete(
             )
         await partition.open()
         start_offset = await partition.delete_before(requested.offset)
+        context.note_change(topic_resource(topic))
     except MillstreamError as error:
         return DeleteRecordsResponsePartition(partition_index=index, error_code=code_of(error))
     return DeleteRecordsResponsePartition(partition_index=index, low_watermark=start_offset)

@@ -67,6 +67,8 @@ async def create_topics(
                 raise InvalidRequest(f"topic {requested.name!r} is repeated")
             context.require_creation(requested.name)
             topic = await _create(requested, request, context)
+            if topic.is_created:
+                context.note_change(topic_resource(topic.name))
             results.append(_created(topic, context))
         except MillstreamError as error:
             code, message = _answer(error)
@@ -204,6 +206,7 @@ async def _grow(
     )
     if not is_validate_only:
         context.charge(QuotaKind.MUTATION, requested.count - before)
+        context.note_change(topic_resource(requested.name))
 
 
 # Deleting.
@@ -229,6 +232,7 @@ async def delete_topics(
             name, topic_id = _find(name, topic_id, context)
             _check_mutations(context, strict_since=DELETE_TOPICS_STRICT_SINCE)
             deleted = await context.broker.topics.delete(name, topic_id=topic_id)
+            context.note_change(topic_resource(name))
             context.charge(QuotaKind.MUTATION, deleted.partition_count)
         except MillstreamError as error:
             code, message = _answer(error)

@@ -1,0 +1,249 @@
+"""Measures what logins and TLS cost a node: CPU of its process, beside one without them.
+
+    python benchmarks/security.py gate              small produces, with logins on and off
+    python benchmarks/security.py tls               produces and fetches of 1 MB, by TLS and plain
+
+CPU of the process, user and system, in rounds that take turns: the machine may have other work,
+which makes times useless, and these noisy. The limit of TLS is that of the `ssl` module, which
+encrypts and decrypts the same bytes in a loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import socket
+import ssl
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from millstream.protocols.kafka.apis import APIS
+from millstream.protocols.kafka.codec.message import encode
+from millstream.protocols.kafka.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+)
+from millstream.protocols.kafka.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartition,
+    ProduceRequestTopic,
+)
+from millstream.records.build import build_batch
+from millstream.records.record import Record
+
+TOPIC = "bench"
+MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
+PRODUCE, FETCH = 0, 1
+PIPELINED = 50
+
+
+class MeasuredNode:
+    """A node in a process, and one connection to it."""
+
+    def __init__(self, folder: Path, *options: str, tls: ssl.SSLContext | None = None) -> None:
+        folder.mkdir()
+        self.data = str(folder / "data")
+        self._tls = tls
+        self._is_secured = "access.enabled=true" in options
+        token = self._first_token() if self._is_secured else None
+        command = [MILLSTREAM, "serve", "--data", self.data, "--kafka", "127.0.0.1:0"]
+        self.process = subprocess.Popen(
+            [*command, "--http", "127.0.0.1:0", "--log-level", "error", *options],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        places: dict[str, str] = {}
+        for line in self.process.stdout:
+            if line == "ready\n":
+                break
+            places |= dict([line.split()[:2]]) if len(line.split()) > 1 else {}
+        self._http = places["http"].partition("://")[2].rstrip("/")
+        self._ask("PUT", f"/v1/topics/{TOPIC}", {"durability": "memory"}, token)
+        if token is not None:
+            for operation in ("read", "write"):
+                acl = {"user": "ANONYMOUS", "resource_type": "topic", "resource": TOPIC}
+                self._ask("POST", "/v1/access/acls", acl | {"operation": operation}, token)
+        host, _, port = places["kafka"].rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
+
+    def _first_token(self) -> str:
+        command = [MILLSTREAM, "access", "init", "--data", self.data]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def _ask(self, method: str, path: str, body: Any, token: str | None) -> None:
+        if self._tls is None:
+            connection = http.client.HTTPConnection(self._http)
+        else:
+            connection = http.client.HTTPSConnection(self._http, context=self._tls)
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        connection.request(method, path, json.dumps(body), headers)
+        response = connection.getresponse()
+        text = response.read()
+        assert response.status < 300, text
+        connection.close()
+
+    def cpu_seconds(self) -> float:
+        """User and system time of the process so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def send(self, frame: bytes, count: int) -> None:
+        """Send a request many times, some of them ahead of the responses."""
+        for start in range(0, count, PIPELINED):
+            number = min(PIPELINED, count - start)
+            self.socket.sendall(frame * number if len(frame) < 10_000 else frame)
+            for index in range(number):
+                (size,) = struct.unpack(">i", self._exactly(4))
+                self._exactly(size)
+                if len(frame) >= 10_000 and index + 1 < number:
+                    self.socket.sendall(frame)
+
+    def _exactly(self, size: int) -> memoryview:
+        data = memoryview(bytearray(size))
+        done = 0
+        while done < size:
+            if not (read := self.socket.recv_into(data[done:])):
+                raise ConnectionError("the node closed the connection")
+            done += read
+        return data
+
+    def close(self) -> None:
+        self.socket.close()
+        self.process.terminate()
+        self.process.wait()
+
+
+def frame_of(key: int, request: Any, version: int) -> bytes:
+    assert version < APIS[key].versions.flexible
+    body = bytes(encode(request, version))
+    head = struct.pack(">hhi", key, version, 1) + struct.pack(">h", 5) + b"bench"
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def produce_frame(size: int) -> bytes:
+    batch = build_batch([Record(os.urandom(size))], now_ms=int(time.time() * 1000))
+    part = ProduceRequestPartition(index=0, records=memoryview(batch))
+    topic = ProduceRequestTopic(name=TOPIC, partition_data=(part,))
+    return frame_of(PRODUCE, ProduceRequest(acks=1, timeout_ms=1000, topic_data=(topic,)), 8)
+
+
+def fetch_frame(size: int) -> bytes:
+    part = FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=size)
+    topic = FetchRequestTopic(topic=TOPIC, partitions=(part,))
+    request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=size, topics=(topic,))
+    return frame_of(FETCH, request, 11)
+
+
+def rounds(
+    nodes: dict[str, MeasuredNode], frame: bytes, count: int, turns: int
+) -> dict[str, float]:
+    """Return the CPU seconds of each request, the median of the rounds."""
+    seconds: dict[str, list[float]] = {name: [] for name in nodes}
+    for turn in range(turns + 1):
+        for name, node in nodes.items():
+            before = node.cpu_seconds()
+            node.send(frame, count)
+            if turn:  # The first one warms up.
+                seconds[name].append((node.cpu_seconds() - before) / count)
+    return {name: statistics.median(taken) for name, taken in seconds.items()}
+
+
+def gate(folder: Path, count: int, turns: int) -> None:
+    nodes = {
+        "off": MeasuredNode(folder / "off"),
+        "on": MeasuredNode(folder / "on", "--set", "access.enabled=true"),
+    }
+    cost = rounds(nodes, produce_frame(100), count, turns)
+    print(f"small produce, {count} requests, {turns} rounds, CPU of the node")
+    for name, seconds in cost.items():
+        print(f"  logins {name:4} {seconds * 1e6:8.2f} µs")
+    print(f"  cost of the gate {100 * (cost['on'] / cost['off'] - 1):+.1f} %, goal 3 %")
+    for node in nodes.values():
+        node.close()
+
+
+def tls(folder: Path, count: int, turns: int) -> None:
+    folder.mkdir(exist_ok=True)
+    certificate = folder / "node.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "2", "-subj", "/CN=node", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(certificate), "-out", str(folder / "node.crt")],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    certificate.write_text(certificate.read_text() + (folder / "node.crt").read_text())
+    certificate.chmod(0o600)
+    context = ssl.create_default_context(cafile=str(folder / "node.crt"))
+    files = ("--set", f"tls.cert_file={certificate}", "--set", f"tls.key_file={certificate}")
+    nodes = {
+        "plain": MeasuredNode(folder / "plain"),
+        "tls": MeasuredNode(folder / "tls", *files, tls=context),
+    }
+    size = 1_000_000
+    limit = openssl_seconds(certificate, context, size)
+    per_gb = 1e9 / size
+    for words, frame in (("produce 1 MB", produce_frame(size)), ("fetch 1 MB", fetch_frame(size))):
+        cost = rounds(nodes, frame, count, turns)
+        added = cost["tls"] - cost["plain"]
+        print(
+            f"{words}: CPU of the node per GB: plain {cost['plain'] * per_gb:.2f} s,"
+            f" TLS {cost['tls'] * per_gb:.2f} s; TLS adds {added * per_gb:.2f} s,"
+            f" the limit is {limit * per_gb:.2f} s; {limit / added if added > 0 else 1:.2f} of it"
+        )
+    for node in nodes.values():
+        node.close()
+
+
+def openssl_seconds(certificate: Path, context: ssl.SSLContext, size: int) -> float:
+    """Return the CPU seconds that the `ssl` module takes for one side of `size` bytes."""
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.load_cert_chain(str(certificate))
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = server_context.wrap_bio(up, down, server_side=True)
+    client = context.wrap_bio(down, up, server_hostname="127.0.0.1")
+    ends: list[Callable[[], None]] = [client.do_handshake, server.do_handshake]
+    for _ in range(4):
+        for shake in ends:
+            try:
+                shake()
+            except ssl.SSLWantReadError:
+                continue
+    data, count = os.urandom(size), 100
+    before = time.process_time()
+    for _ in range(count):
+        client.write(data)
+        done = 0
+        while done < size:
+            done += len(server.read(256 * 1024))
+    # Both sides were in this process, and a node is one of them.
+    return (time.process_time() - before) / count / 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=["gate", "tls"])
+    parser.add_argument("--requests", type=int)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.what == "gate":
+            gate(Path(folder), arguments.requests or 20_000, arguments.rounds)
+        else:
+            tls(Path(folder), arguments.requests or 100, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
