@@ -90,7 +90,6 @@ class _ColdRead(NamedTuple):
     item: PeerFetchRequestPartition
     result: PeerFetchResponsePartition
     """The answer without them."""
-    size_max: int
 
 
 class WaitingFetch:
@@ -102,6 +101,7 @@ class WaitingFetch:
         "is_due",
         "is_scheduled",
         "node_id",
+        "remaining",
         "request",
         "results",
         "timer",
@@ -113,6 +113,8 @@ class WaitingFetch:
         self.request = request
         self.node_id = node_id
         self.results: dict[PartitionId, PeerFetchResponsePartition] = {}
+        self.remaining = request.bytes_max
+        """Bytes of records for which the response has room."""
         self.is_scheduled = False
         """Whether it is going to be looked at, or records for it are being read."""
         self.is_due = request.wait_ms_max <= 0
@@ -222,13 +224,16 @@ class FetchServer:
     ) -> None:
         """Read records in a thread, one partition after the other, and answer with them."""
         try:
-            for replica, item, result, size_max in cold:
+            for replica, item, result in cold:
                 if fetch.is_done:
                     return
+                if fetch.remaining <= 0:
+                    session.changed[replica.key] = None
+                    continue
                 read = partial(
                     replica.partition.log.replication.read,
                     item.fetch_offset,
-                    size_max=size_max,
+                    size_max=min(item.bytes_max, fetch.remaining),
                     is_durable=False,
                 )
                 try:
@@ -238,6 +243,7 @@ class FetchServer:
                     continue
                 self._slices.add(replica.key, item, source)
                 fetch.results[replica.key] = self._with_records(result, source)
+                _take_room(session, fetch, replica.key, len(source.data))
         except Exception:  # noqa: BLE001 - it is logged there.
             self._fail(session, fetch)
             return
@@ -289,31 +295,27 @@ class FetchServer:
     ) -> list[_ColdRead]:
         """Add to a fetch what is new in some partitions; return what has to be read in a thread."""
         request, cold = fetch.request, []
-        remaining = request.bytes_max
+        fetch.remaining = request.bytes_max
         for key in keys:
             known = session.partitions.get(key)
             if known is None:  # A newer fetch has forgotten it.
                 continue
-            if remaining <= 0:
+            if fetch.remaining <= 0:
                 session.changed[key] = None  # It may have records, for which there is no room.
             result = self._read_partition(
-                key, known.request, request.broker_epoch, fetch.node_id, remaining
+                key, known.request, request.broker_epoch, fetch.node_id, fetch.remaining
             )
             if isinstance(result, _ColdRead):
                 cold.append(result)
-                size = result.size_max
-            else:
-                size = 0 if result.batches is None else len(result.batches)
-                is_news = (
-                    _is_urgent(result)
-                    or result.high_watermark != known.sent_high_watermark
-                    or result.log_start != known.sent_log_start
-                )
-                if is_news:
-                    fetch.results[key] = result
-            remaining = max(0, remaining - size)
-            if size:  # Others come first in the next response: this one may have filled it.
-                session.partitions[key] = session.partitions.pop(key)
+                continue
+            is_news = (
+                _is_urgent(result)
+                or result.high_watermark != known.sent_high_watermark
+                or result.log_start != known.sent_log_start
+            )
+            if is_news:
+                fetch.results[key] = result
+            _take_room(session, fetch, key, 0 if result.batches is None else len(result.batches))
         return cold
 
     def _read_partition(
@@ -382,7 +384,7 @@ class FetchServer:
         if source is None:
             segments = log.segments
             if segments and offset < segments[-1].base_offset:
-                return _ColdRead(replica, item, result, size_max)
+                return _ColdRead(replica, item, result)
             try:
                 source = log.replication.read(offset, size_max=size_max, is_durable=False)
             except MillstreamError as error:
@@ -408,6 +410,14 @@ class FetchServer:
             seal=encode_segment_info(source),
             batches=memoryview(source.data),
         )
+
+
+def _take_room(session: _FetchSession, fetch: WaitingFetch, key: PartitionId, size: int) -> None:
+    """Note that a response has records of a partition."""
+    fetch.remaining = max(0, fetch.remaining - size)
+    if size and key in session.partitions:
+        # Others come first in the next response: this one may have filled it.
+        session.partitions[key] = session.partitions.pop(key)
 
 
 def _due(session: _FetchSession, request: PeerFetchRequest, now: float) -> list[PartitionId]:
