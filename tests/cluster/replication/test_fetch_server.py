@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +20,7 @@ from millstream.protocols.peer.messages.peer_fetch import (
     PeerFetchResponse,
     PeerFetchResponsePartition,
 )
+from millstream.storage.segment.replica_slice import ReplicaSlice
 from tests.cluster.local_cluster import local_cluster, until
 from tests.in_loop import in_loop
 
@@ -185,3 +188,32 @@ async def test_partitions_whose_backlogs_fill_responses_take_turns(
             named = tuple(result.topic_id for result in response.partitions if result.batches)
             served += named
         assert served == [*topics, *topics]
+
+
+@in_loop
+async def test_a_response_has_as_many_cold_partitions_as_their_records_have_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """After a fail-over every partition has a finished segment, and most of them are small."""
+    source = ReplicaSlice(
+        leader_epoch=1, segment=0, position=0, offset=0, next_offset=1, data=bytes(100)
+    )
+
+    def read_partition(_: FetchServer, key: PartitionId, *args: object) -> object:
+        log = SimpleNamespace(replication=SimpleNamespace(read=lambda *_, **__: source))
+        replica = SimpleNamespace(key=key, partition=SimpleNamespace(log=log))
+        result = PeerFetchResponsePartition(topic_id=key.topic_id, index=0)
+        return fetch_server._ColdRead(cast("Any", replica), cast("Any", args[0]), result)
+
+    monkeypatch.setattr(FetchServer, "_read_partition", read_partition)
+    topics = tuple(uuid.UUID(int=number) for number in range(1, 21))
+    async with local_cluster(tmp_path, 1) as cluster:
+        server = cluster.member(1).replicas.server
+        request = fetch(session_id=0, session_epoch=0, topics=topics, bytes_max=2048)
+        response = await answer_of(server, request)
+        assert [len(result.batches or b"") for result in response.partitions] == [100] * 20
+        request = fetch(
+            session_id=response.session_id, session_epoch=1, topics=topics, bytes_max=500
+        )
+        response = await answer_of(server, request)
+        assert [len(result.batches or b"") for result in response.partitions] == [100] * 5
