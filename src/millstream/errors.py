@@ -449,7 +449,7 @@ class LakeError(RequestError):
     """A table of a lake cannot be read or written, or does not belong to the topic."""
 
 
-class LakeConflict(LakeError):
+class LakeConflict(RequestError):
     """Another writer has moved the positions of the table. Nothing was committed."""
 
 

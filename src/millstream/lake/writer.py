@@ -49,7 +49,7 @@ class LakeProgress(NamedTuple):
     """Of the table after the run."""
 
 
-class PartitionLag(NamedTuple):
+class LakeLag(NamedTuple):
     """How far the lake is behind the log in one partition."""
 
     partition: int
@@ -115,13 +115,13 @@ class LakeWriter:
             progress(done.offsets, total)
         return done
 
-    def lag(self) -> list[PartitionLag]:
+    def lag(self) -> list[LakeLag]:
         """Return how far the table is behind the log, by partition."""
         log = open_log(self._source, self._topic)
         table = LakeTable.open(self._uri)
         table.check_topic(log.topic.name, log.topic.id)
         return [
-            PartitionLag(number, table.position(number), bounds)
+            LakeLag(number, table.position(number), bounds)
             for number, bounds in log.bounds().items()
         ]
 

@@ -82,7 +82,7 @@ class _Writes:
 
     def __init__(self) -> None:
         self._left = 0
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[None] | None = None
 
     def add(self) -> _SliceWrite:
         self._left += 1
@@ -90,12 +90,17 @@ class _Writes:
 
     def _end_one(self) -> None:
         self._left -= 1
-        if not self._left and not self._ended.done():
+        if not self._left and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
     async def wait(self) -> None:
-        """Return when all have ended. Their order is that of the disk, so nothing is missed."""
+        """Return when all have ended.
+
+        Only from now on: some end at once, such as the end of a segment without records, while
+        others are still to be added.
+        """
         if self._left:
+            self._ended = asyncio.get_running_loop().create_future()
             await self._ended
 
 
@@ -113,13 +118,15 @@ class _SliceWrite:
         return self._is_done
 
     def set_result(self, _: object, /) -> None:
-        self._is_done = True
-        self._end()
+        if not self._is_done:
+            self._is_done = True
+            self._end()
 
     def set_exception(self, exception: Exception, /) -> None:
-        self._is_done = True
-        self.error = exception
-        self._end()
+        if not self._is_done:
+            self._is_done = True
+            self.error = exception
+            self._end()
 
 
 class _TakenPartition(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from millstream.broker.access.jwt.checks import JwtLogin, UnknownKey, check_jwt
+from millstream.broker.access.jwt.checks import JwtLogin, UnknownJwtKey, check_jwt
 from millstream.broker.access.jwt.key_set import KeySet, read_key_set
 from millstream.broker.access.sasl.failure import LoginFailed
 from millstream.config.schema import JwtAlgorithm, OAuthConfig
@@ -178,7 +178,7 @@ def test_algorithms_that_the_operator_has_not_allowed_are_refused(issuer, keys):
 
 def test_a_key_is_used_with_the_algorithm_that_it_names_only(issuer, keys):
     assert check(issuer.token("pinned", "RS512"), keys).user == "alice"
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownJwtKey):
         check(issuer.token("pinned", "RS256"), keys)
 
 
@@ -190,7 +190,7 @@ def test_a_key_of_one_type_is_not_used_with_an_algorithm_of_another(
 ):
     signed_by = {"ES384": "p384", "ES256": "p256"}[algorithm]
     token = issuer.token(signed_by, algorithm, headers={"kid": key_id})
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownJwtKey):
         check(token, keys)
 
 

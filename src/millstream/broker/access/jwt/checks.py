@@ -20,7 +20,7 @@ SECONDS_MAX = 10**11
 """Latest time in a claim, about the year 5138: larger numbers overflow further on."""
 
 
-class UnknownKey(LoginFailed):
+class UnknownJwtKey(LoginFailed):
     """A JWT was signed by a key that is not known, or not yet."""
 
 
@@ -64,7 +64,7 @@ def check_jwt(text: str, keys: KeySet, config: OAuthConfig, *, now_ms: int) -> J
     header = read_jwt_header(text, config)
     fitting = keys.fitting(header.key_id, header.algorithm)
     if not fitting:
-        raise UnknownKey("the key of the JWT is not known")
+        raise UnknownJwtKey("the key of the JWT is not known")
     claims = _verified(text, [key.key for key in fitting], header.algorithm, config)
     expires_ms = _check_times(claims, config.leeway_ms, now_ms)
     return JwtLogin(_user_of(claims, config.principal_claim), expires_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from millstream.broker.access.counters import AccessCounters
-from millstream.broker.access.jwt.checks import JwtLogin, UnknownKey, check_jwt
+from millstream.broker.access.jwt.checks import JwtLogin, UnknownJwtKey, check_jwt
 from millstream.broker.access.jwt.issuer_keys import IssuerKeys
 from millstream.clock import Clock, Timers
 from millstream.config.schema import OAuthConfig
@@ -48,7 +48,7 @@ class JwtLogins:
         """
         try:
             return check_jwt(text, self.keys.keys, self.config, now_ms=self._clock.wall_ms())
-        except UnknownKey:
+        except UnknownJwtKey:
             self.keys.refresh()
             raise
 
@@ -56,6 +56,6 @@ class JwtLogins:
         """Do the same, but if the key is not known, read the keys again and wait for it."""
         try:
             return self.check(text)
-        except UnknownKey:
+        except UnknownJwtKey:
             await self.keys.refreshed()
         return self.check(text)
