@@ -17,6 +17,7 @@ from millstream.cli.support.command_group import walk
 from millstream.cli.support.exit import Exit
 from millstream.cli.support.options import VARIABLES
 from millstream.clients.http.core.token import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from millstream.clients.kafka.login import PASSWORD_VARIABLE
 from millstream.testing.broker import RunningBroker
 
 COMMANDS = dict(walk(main))
@@ -72,6 +73,7 @@ def test_every_example_uses_options_that_exist(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("alice.password").touch()
     Path("orders.toml").touch()  # Files that the examples need.
     Path("pipelines").mkdir()
     Path("millstream-data").mkdir()
@@ -123,7 +125,7 @@ def test_the_variables_that_commands_read_are_known_to_the_configuration() -> No
         for one in command.params
         if isinstance(one.envvar, str)
     }
-    assert found | {TOKEN_VARIABLE, TOKEN_FILE_VARIABLE} == VARIABLES
+    assert found | {PASSWORD_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE} == VARIABLES
 
 
 @pytest.mark.parametrize(

@@ -398,7 +398,8 @@ def test_a_login_is_kept_alive_by_logging_in_again(
         gate = broker.server.broker.access
         assert gate is not None
         made = make_credential(ScramMechanism.SHA_256, PASSWORD, salt=b"salt", iterations=4096)
-        broker.run(gate.put_scram("alice", ScramMechanism.SHA_256, made, by=ROOT))
+        by = Caller(user("alice"), "127.0.0.1")
+        broker.run(gate.put_scram("alice", ScramMechanism.SHA_256, made, by=by))
         lost: list[KafkaError] = []
         settings = librdkafka(broker, authority, "SCRAM-SHA-256", error_cb=lost.append)
         producer = Producer(settings)

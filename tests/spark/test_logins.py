@@ -38,7 +38,7 @@ def secure(authority, tmp_path_factory):
     with running_broker(tmp_path_factory.mktemp("data"), access=access, tls=tls) as broker:
         gate = broker.server.broker.access
         made = make_credential(ScramMechanism.SHA_256, PASSWORD, salt=b"s", iterations=4096)
-        by = Caller(user("root"))
+        by = Caller(user("alice"))
         broker.run(gate.put_scram("alice", ScramMechanism.SHA_256, made, by=by))
         yield broker
         while source_cache._sources:

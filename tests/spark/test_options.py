@@ -63,7 +63,6 @@ def test_names_of_sparks_kafka_connector_are_understood():
     [
         ("kafkaConsumer.pollTimeoutMs", "use timeoutMs"),
         ("minOffsetsPerTrigger", "use trigger"),
-        ("kafka.sasl.jaas.config", "use sasl.username and sasl.passwordFile"),
         ("kafka.ssl.keystore.location", "PEM files"),
         ("kafka.metric.reporters", "settings of Kafka's Java client have no effect here"),
     ],

@@ -25,7 +25,6 @@ IGNORED = frozenset(
 """Options that need no other: reads use no group, requests are retried until `timeoutMs`, and
 writes are idempotent, of acks=all and gathered in memory. Names in lower case."""
 
-_LOGIN = "use sasl.username and sasl.passwordFile"
 _PEM = "use ssl.ca.location, ssl.certificate.location and ssl.key.location, with PEM files"
 
 INSTEAD: Mapping[str, str] = MappingProxyType(
@@ -41,8 +40,6 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
             "leave it out: a partition without a record of that time is read from its end"
         ),
         "kafka.auto.offset.reset": "use startingOffsets",
-        "kafka.sasl.jaas.config": _LOGIN,
-        "kafka.sasl.password": _LOGIN,
         "kafka.ssl.truststore.password": _PEM,
         "kafka.ssl.truststore.type": _PEM,
         "kafka.ssl.keystore.location": _PEM,

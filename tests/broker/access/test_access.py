@@ -320,7 +320,7 @@ async def test_a_login_of_a_super_user_is_made_by_super_users_only():
     credential = ScramCredential(
         iterations=4096, salt=b"s" * 16, stored_key=b"k" * 32, server_key=b"v" * 32
     )
-    with pytest.raises(ClusterAccessDenied, match="only a super user can set a password of"):
+    with pytest.raises(ClusterAccessDenied, match="only a super user can change the password of"):
         await access.put_scram("root", ScramMechanism.SHA_256, credential, by=alice)
     with pytest.raises(ClusterAccessDenied, match="only a super user can create a token of"):
         await access.create_token(user("root"), by=alice)

@@ -56,6 +56,11 @@ CALLS: dict[tuple[str, str], Call | str] = {
         "/v1/groups/g{n}/offsets", {"topic": "t", "to": "latest"}
     ),
     ("DELETE", "/v1/groups/{group:path}"): Call("/v1/groups/g{n}", None, (204,)),
+    ("GET", "/v1/transactions"): Call("/v1/transactions", is_same=True),
+    ("GET", "/v1/transactions/{transaction:path}"): Call("/v1/transactions/none", None, (404,)),
+    ("POST", "/v1/transactions/{transaction:path}/abort"): Call(
+        "/v1/transactions/none/abort", None, (404,)
+    ),
     ("PUT", "/v1/queues/{queue}"): Call("/v1/queues/q{n}", {"lease_ms": 60_000}, (200, 201)),
     ("GET", "/v1/queues"): Call("/v1/queues", is_same=True),
     ("GET", "/v1/queues/{queue}"): Call("/v1/queues/q", is_same=True),
@@ -107,6 +112,8 @@ CALLS: dict[tuple[str, str], Call | str] = {
     ("POST", "/v1/access/tokens"): "tests/cluster/forwarding/test_access.py",
     ("DELETE", "/v1/access/tokens/{token}"): "tests/cluster/forwarding/test_access.py",
     ("GET", "/v1/access/users"): "tests/servers/http/test_access_matrix.py",
+    ("PUT", "/v1/access/users"): "tests/servers/http/test_access_matrix.py",
+    ("DELETE", "/v1/access/users"): "tests/servers/http/test_access_matrix.py",
 }
 """In an order in which they can be sent. Operations that are tested elsewhere name the place."""
 

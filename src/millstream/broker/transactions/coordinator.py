@@ -417,7 +417,7 @@ class TransactionCoordinator:
         self._store.check_led()
         slot = self._store.slots.get(_check_id(transactional_id))
         if slot is None or slot.transaction is None:
-            raise UnknownTransaction(f"transactional id {transactional_id!r} is unknown")
+            raise UnknownTransaction(f"transactional id {transactional_id[:300]!r} is unknown")
         if slot.transaction.is_ending:
             return replace(slot.transaction, partitions=frozenset(slot.unmarked))
         return slot.transaction

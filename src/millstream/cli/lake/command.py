@@ -109,6 +109,12 @@ def status(*, topic: str, table: str, bootstrap: str, as_json: bool) -> None:
     """Show how far a table is behind its topic.
 
     \b
+    Exit status:
+        0  shown
+        1  the topic or the table cannot be read
+        2  wrong usage
+
+    \b
     Example:
         millstream lake status orders --table ./lake/orders
     """
@@ -153,6 +159,12 @@ def compact(*, table: str, file_mib: int, as_json: bool) -> None:
     """Merge the small files of a table.
 
     Readers and writers may go on meanwhile. The old files stay until a vacuum of the table.
+
+    \b
+    Exit status:
+        0  merged, or there was nothing to merge
+        1  the table cannot be read or written
+        2  wrong usage
 
     \b
     Example:

@@ -19,7 +19,12 @@ from millstream.protocols.kafka.codec.primitives import NO_ID
 from millstream.protocols.kafka.error_codes import ErrorCode
 from tests.protocols.kafka.samples import CASES, sample
 
-LACKING = {("PublishTransactionsRequest", 0), ("PublishTransactionsResponse", 0)}
+LACKING = {
+    ("PublishTransactionsRequest", 0),
+    ("PublishTransactionsResponse", 0),
+    ("RenewTransactionsRequest", 0),
+    ("RenewTransactionsResponse", 0),
+}
 """Messages and versions that kio does not have: those of Millstream alone. It knows all others."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
