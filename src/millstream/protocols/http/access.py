@@ -87,15 +87,21 @@ class TokensAnswer(Struct, kw_only=True):
     tokens: list[TokenShape]
 
 
+_BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+"""A pattern and not `bytes`, for which msgspec would check the size of what is decoded, while the
+OpenAPI document would tell that of the text.
+"""
+
+
 class CredentialBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """What nodes store of a password, for one mechanism (RFC 5802). It does not follow from it."""
 
     mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
     iterations: Annotated[int, Meta(ge=4096, le=1_000_000)]
-    salt: Annotated[bytes, Meta(min_length=1, max_length=256)]
+    salt: Annotated[str, Meta(min_length=4, max_length=344, pattern=_BASE64)]
     """In base64, as the keys are."""
-    stored_key: Annotated[bytes, Meta(min_length=32, max_length=64)]
-    server_key: Annotated[bytes, Meta(min_length=32, max_length=64)]
+    stored_key: Annotated[str, Meta(min_length=44, max_length=88, pattern=_BASE64)]
+    server_key: Annotated[str, Meta(min_length=44, max_length=88, pattern=_BASE64)]
 
 
 class UserBody(Struct, kw_only=True, forbid_unknown_fields=True):

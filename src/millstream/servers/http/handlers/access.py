@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -177,7 +178,8 @@ def _credentials(body: UserBody) -> dict[ScramMechanism, ScramCredential]:
     for sent in body.credentials:
         mechanism = ScramMechanism(sent.mechanism)
         size = HASH_SIZES[mechanism]
-        for field, key in (("stored_key", sent.stored_key), ("server_key", sent.server_key)):
+        stored_key, server_key = b64decode(sent.stored_key), b64decode(sent.server_key)
+        for field, key in (("stored_key", stored_key), ("server_key", server_key)):
             if len(key) != size:
                 raise InvalidRequest(
                     f"{field} of {mechanism.value} must have {size} bytes, got {len(key)}"
@@ -186,9 +188,9 @@ def _credentials(body: UserBody) -> dict[ScramMechanism, ScramCredential]:
             raise InvalidRequest(f"{mechanism.value} must be given once")
         credentials[mechanism] = ScramCredential(
             iterations=sent.iterations,
-            salt=sent.salt,
-            stored_key=sent.stored_key,
-            server_key=sent.server_key,
+            salt=b64decode(sent.salt),
+            stored_key=stored_key,
+            server_key=server_key,
         )
     return credentials
 
