@@ -25,6 +25,7 @@ from millstream.config.schema import (
     Durability,
     Endpoint,
     EventLevel,
+    JwtAlgorithm,
     NodeConfig,
     SaslMechanism,
 )
@@ -410,6 +411,8 @@ def values_of(key: ConfigKey) -> st.SearchStrategy[Any]:
             )
         case ConfigKeyType.USERS:
             found = st.sampled_from([(), ("root",), ("Alice", "CN=ops;O=x")])
+        case ConfigKeyType.ALGORITHMS:
+            found = st.sampled_from([tuple(JwtAlgorithm), (JwtAlgorithm.RS256, JwtAlgorithm.ES256)])
         case ConfigKeyType.MECHANISMS:
             found = st.sampled_from([(), tuple(SaslMechanism), (SaslMechanism.PLAIN,)])
         case _:

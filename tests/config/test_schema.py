@@ -52,6 +52,7 @@ NO_NUMBERS = {
         "data", "kafka", "http", "advertised", "is_insecure", "broker", "kafka_server",
         "http_server", "log",
         "store", "logging", "telemetry", "cluster", "cpus", "tls", "access",
+        "oauth", "outbound",
     },
     TelemetryConfig: {"traces", "protocol", "traces_ratio", "metrics", "endpoint", "service_name"},
     ClusterConfig: {

@@ -158,9 +158,9 @@ async def test_a_batch_of_a_deposed_coordinator_is_seen_by_the_next_append(tmp_p
         sent: list[tuple[bytes, int]] = []
         append_batch = coordinator.appends.append_batch
 
-        async def note(partition, data, *, expected_offset=-1):
+        async def note(partition, data, *, expected_offset=-1, **more):
             sent.append((data, expected_offset))
-            return await append_batch(partition, data, expected_offset=expected_offset)
+            return await append_batch(partition, data, expected_offset=expected_offset, **more)
 
         coordinator.appends.append_batch = note  # type: ignore[method-assign]
         answer = await request(cluster, 2, "POST", path, b"b", **marks, producer_seq="1")
