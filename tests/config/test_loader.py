@@ -411,6 +411,10 @@ def values_of(key: ConfigKey) -> st.SearchStrategy[Any]:
             )
         case ConfigKeyType.USERS:
             found = st.sampled_from([(), ("root",), ("Alice", "CN=ops;O=x")])
+        case ConfigKeyType.SERVERS:
+            found = st.sampled_from([(), ("idp.example",), ("idp.example:8443", "b.example")])
+        case ConfigKeyType.NETWORKS:
+            found = st.sampled_from([(), ("10.0.0.0/8", "fd00::/8")])
         case ConfigKeyType.ALGORITHMS:
             found = st.sampled_from([tuple(JwtAlgorithm), (JwtAlgorithm.RS256, JwtAlgorithm.ES256)])
         case ConfigKeyType.MECHANISMS:

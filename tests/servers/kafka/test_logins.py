@@ -161,7 +161,7 @@ def test_a_failed_login_is_answered_alike_and_ends_the_connection(
     broker: RunningBroker, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = set()
-    for name, password in (("alice", "wrong"), ("nobody", PASSWORD), ("nobody", "")):
+    for name, password in (("alice", "mistaken"), ("nobody", PASSWORD), ("nobody", "")):
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"):
             with RawClient(broker.bootstrap, tls=authority.client_context(None)) as client:
                 if mechanism == "PLAIN":
@@ -175,7 +175,7 @@ def test_a_failed_login_is_answered_alike_and_ends_the_connection(
         broker.server._kafka.logins.limits._failures.clear()  # type: ignore[union-attr]
     assert answers == {(ErrorCode.SASL_AUTHENTICATION_FAILED, FAILED, b"")}
     assert PASSWORD not in caplog.text
-    assert "wrong" not in " ".join(str(vars(record)) for record in caplog.records)
+    assert "mistaken" not in " ".join(str(vars(record)) for record in caplog.records)
 
 
 def test_nothing_is_begun_behind_a_failed_login(client: RawClient) -> None:

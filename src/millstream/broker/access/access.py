@@ -140,7 +140,7 @@ class Access:
         self._clock = clock
         self._timers = timers
         self._super_users = frozenset(super_users)
-        self._are_reads_open = are_reads_open
+        self.are_reads_open = are_reads_open
         self._draw = draw
         self._acls = Acls()
         self._acls_by_key: dict[str, Acl] = {}
@@ -218,7 +218,7 @@ class Access:
             return True
         if self._unreadable or self._is_closed(operation, resource):
             return False
-        if self._are_reads_open and operation in OPEN_READS.get(resource.kind, ()):
+        if self.are_reads_open and operation in OPEN_READS.get(resource.kind, ()):
             return not self._acls.denies(principal, caller.host, operation, resource)
         return self._acls.allows(principal, caller.host, operation, resource)
 

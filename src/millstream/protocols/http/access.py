@@ -150,5 +150,7 @@ class IdentityAnswer(Struct, kw_only=True):
     """Whether the node has logins; if not, everyone may do everything."""
     cluster: list[OperationName]
     """Operations on the cluster that the caller may do."""
+    reads: Literal["login", "open"]
+    """Whether topics can be read without a login."""
     console: Literal["off", "read", "write"]
     """What the console lets people do, as far as they have the rights."""

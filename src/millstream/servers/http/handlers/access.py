@@ -79,6 +79,7 @@ async def describe_caller(request: HttpRequest) -> Response:
             host=caller.host,
             enabled=access is not None,
             cluster=permitted,  # type: ignore[arg-type] # The names are those of the members.
+            reads="open" if access is None or access.are_reads_open else "login",
             console=request.context.config.console.value,
         )
     )
@@ -269,6 +270,7 @@ OPERATIONS = (
             "host": "10.0.0.7",
             "enabled": True,
             "cluster": ["describe"],
+            "reads": "login",
             "console": "read",
         },
         access=checked("nothing: everyone may know who they are"),

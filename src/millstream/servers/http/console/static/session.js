@@ -41,9 +41,14 @@ export const session = new (class extends EventTarget {
     return Boolean(this.identity?.enabled && this.identity.principal === ANONYMOUS);
   }
 
+  /** Whether there is something to see without a login. */
+  get isOpen() {
+    return this.may("describe") || this.identity?.reads === "open";
+  }
+
   /** Whether a token is asked for, instead of a view. */
   get isAsked() {
-    return this.#isWanted || (this.isAnonymous && !this.may("describe"));
+    return this.#isWanted || (this.isAnonymous && !this.isOpen);
   }
 
   /** Note what the node says about the caller. */

@@ -20,7 +20,7 @@ export function showLogin(place) {
   });
   const error = h("p.form-error", { role: "alert", hidden: true });
   const submit = h("button.primary", { type: "submit" }, "Log in");
-  const canGoOn = session.isAnonymous && session.may("describe");
+  const canGoOn = session.isAnonymous && session.isOpen;
   const form = h(
     "form.form.card.login",
     { novalidate: true, "aria-labelledby": "login-title" },
