@@ -54,7 +54,6 @@ from millstream.protocols.peer.messages.segments import (
     SegmentChunkRequest,
     SegmentManifestRequest,
 )
-from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.http.forwarding.forwarded_requests import ForwardedRequests
 from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
 from millstream.servers.peer.append_handler import AppendHandler
@@ -369,10 +368,4 @@ class NodeCluster:
         return PeerErrorCode.NONE
 
     def _fetch(self, request: PeerFetchRequest, context: PeerContext) -> Any:
-        def end() -> None:
-            fetch.end()
-
-        response = DeferredResponse(end)
-        server = self.member.replicas.server
-        fetch = server.fetch(request, context.node_id, response.finish)
-        return response
+        return self.member.replicas.server.fetch(request, context.node_id)
