@@ -9,6 +9,7 @@ import click
 
 from millstream.cli.jobs.command import bootstrap_option
 from millstream.cli.support.command_group import CommandGroup
+from millstream.cli.support.kafka_security import kafka_security, kafka_security_options
 from millstream.cli.support.options import json_option, one_line_errors, progress_bar
 from millstream.cli.support.output import print_table, to_json
 from millstream.config.schema import MIB
@@ -58,6 +59,7 @@ def lake() -> None:
 )
 @file_size_option
 @bootstrap_option
+@kafka_security_options
 @json_option
 def write(
     *,
@@ -88,7 +90,7 @@ def write(
     from millstream.lake.writer import LakeWriter  # noqa: PLC0415 - slow, with what it needs.
 
     never = threading.Event()
-    with one_line_errors(), KafkaClient(bootstrap) as client:
+    with one_line_errors(), KafkaClient(bootstrap, security=kafka_security()) as client:
         writer = LakeWriter(client, topic, table, file_bytes=file_mib * MIB)
         while True:
             with progress_bar("write", is_bytes=False) as bar:
@@ -104,6 +106,7 @@ def write(
 @click.argument("topic")
 @table_option
 @bootstrap_option
+@kafka_security_options
 @json_option
 def status(*, topic: str, table: str, bootstrap: str, as_json: bool) -> None:
     """Show how far a table is behind its topic.
@@ -121,7 +124,7 @@ def status(*, topic: str, table: str, bootstrap: str, as_json: bool) -> None:
     from millstream.clients.kafka.client import KafkaClient  # noqa: PLC0415 - slow to import.
     from millstream.lake.writer import LakeWriter  # noqa: PLC0415 - slow, with what it needs.
 
-    with one_line_errors(), KafkaClient(bootstrap) as client:
+    with one_line_errors(), KafkaClient(bootstrap, security=kafka_security()) as client:
         partitions = LakeWriter(client, topic, table).lag()
     if as_json:
         rows = [
