@@ -80,7 +80,11 @@ def started(*arguments: object, **settings: Any) -> Iterator[subprocess.Popen[by
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        process.wait()
+        # Not read to their end: a child of the command may still have them open.
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def on_a_terminal(*arguments: object, environment: dict[str, str] | None = None) -> tuple[int, str]:

@@ -151,12 +151,12 @@ def test_a_lease_outlives_a_command_that_takes_longer(
     code = "out.write(b'begun'); out.flush(); os.read(os.open(sys.argv[1], os.O_RDONLY), 1)"
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    words = ("queue", "work", "mail", "--server", node.url, "--lease-ms", "200ms", "--until-empty",
+    words = ("queue", "work", "mail", "--server", node.url, "--lease-ms", "2s", "--until-empty",
              "--", *python(tmp_path, code), gate)  # fmt: skip
     with started(*words) as process:
         wait_until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_bytes())
         # Another client waits for the job for longer than the lease.
-        assert queue.claim(1, wait_ms=1_000) == []
+        assert queue.claim(1, wait_ms=4_000) == []
         gate.write_bytes(b"go")
         assert process.wait(PATIENCE) == 0
     counts = queue.counts()

@@ -118,10 +118,10 @@ function nodeTable() {
   });
 }
 
-/** The greatest lag of the replicas of a partition, in records; null if no leader told it. */
+/** The greatest lag of the replicas of a partition, in records; null if that of one is not known. */
 function lagOf(partition) {
-  const lags = partition.followers.map((one) => one.lag_records).filter((one) => one !== null);
-  return lags.length ? Math.max(...lags) : null;
+  const lags = partition.followers.map((one) => one.lag_records);
+  return lags.length && !lags.includes(null) ? Math.max(...lags) : null;
 }
 
 function copying(partition) {
