@@ -71,6 +71,6 @@ async def test_nodes_leaders_and_replicas_are_shown_and_a_node_that_is_gone(
         assert {row[0]: row[1] for row in nodes}[str(gone)] == "gone"
         # A leader that was elected after the node had gone does not know how far it is.
         is_same_leader = leader_of(cluster, "t") == leader
-        assert (state, lag) == ("behind", "2" if is_same_leader else "–")
+        assert (state, lag) == ("behind", "2" if is_same_leader else "\N{EN DASH}")
         assert str(gone) not in in_sync.split(", ")
         assert "the cluster has 2 nodes" in text

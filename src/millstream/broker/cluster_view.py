@@ -55,6 +55,11 @@ class ClusterView(Protocol):
         ...
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether this node has no valid lease: it may not have heard who leads what."""
+        ...
+
+    @property
     def default_replication_factor(self) -> int:
         """Replicas of a topic that is created without a number."""
         ...
@@ -109,6 +114,10 @@ class LoneNodeView:
     @property
     def controller_id(self) -> int:
         return self._node_id
+
+    @property
+    def is_cut_off(self) -> bool:
+        return False
 
     @property
     def default_replication_factor(self) -> int:

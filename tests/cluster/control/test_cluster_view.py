@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+
+from confluent_kafka import Producer
 
 from millstream.broker.cluster_view import NO_NODE, CoordinatorKind
 from tests.cluster.forwarding.cluster_http import create, leader_of, others
@@ -26,6 +29,27 @@ async def test_a_leader_that_is_cut_off_does_not_send_clients_to_itself(tmp_path
         assert leader_told_by(cluster, old, "t") == NO_NODE
         cluster.heal(old)
         await until(lambda: leader_told_by(cluster, old, "t") not in (old, NO_NODE))
+
+
+@in_loop
+async def test_a_client_that_is_connected_to_a_node_that_is_cut_off_finds_the_new_leader(
+    tmp_path: Path,
+):
+    async with local_cluster(tmp_path, lease_ttl_ms=SHORT_LEASE_MS) as cluster:
+        await create(cluster, "t", factor=3)
+        old = leader_of(cluster, "t")
+        bootstrap = str(cluster.nodes[old].kafka)
+        # It has one connection, to the node that it asked first, until it has something to send.
+        producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        assert await asyncio.to_thread(producer.list_topics, "t", 60)
+        cluster.isolate(old)
+        [other, _] = others(cluster, old)
+        await until(lambda: leader_told_by(cluster, other, "t") not in (old, NO_NODE))
+        await until(lambda: cluster.nodes[old].broker.cluster.is_cut_off)
+        errors: list[object] = []
+        producer.produce("t", "x", callback=lambda error, _: errors.append(error))
+        assert await asyncio.to_thread(producer.flush, 60) == 0
+        assert errors == [None]
 
 
 @in_loop

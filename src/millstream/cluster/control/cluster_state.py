@@ -262,6 +262,10 @@ class SharedClusterView:
         return self._state.controller_id
 
     @property
+    def is_cut_off(self) -> bool:
+        return self._leading_life() is None
+
+    @property
     def default_replication_factor(self) -> int:
         return default_factor(len(self._state.nodes), self._replicas)
 

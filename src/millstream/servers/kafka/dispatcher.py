@@ -42,6 +42,9 @@ _PRODUCE = APIS[PRODUCE_KEY].name
 SASL_KEYS = (17, 36)
 """SaslHandshake and SaslAuthenticate."""
 
+FINDING_KEYS = (3, 10)
+"""Metadata and FindCoordinator, by which clients find the node to ask."""
+
 DECODED_FACTOR = 8
 """Memory of a decoded request, per byte of its frame, without records: small values take much."""
 
@@ -114,6 +117,10 @@ class Dispatcher:
         )
         if key in SASL_KEYS:
             context.login = connection.login()
+        elif key in FINDING_KEYS and self._broker.cluster.is_cut_off:
+            # The response says that nobody leads. A client with no other connection (librdkafka
+            # opens one at a time) would ask this node again and again; so it has to ask another.
+            connection.end()
         span = tracer.begin(api.name) if tracer is not None and key != PRODUCE_KEY else span
         pending = PendingRequest(
             connection, block, api, correlation_id, context, counter, began, span

@@ -131,6 +131,25 @@ class RunningCluster:
                 raise NodeFailed(f"partition {partition} of {topic} has no leader")
             time.sleep(_POLL_SECONDS)
 
+    def wait_until_joined(self, seconds: float = HEAL_SECONDS_MAX) -> None:
+        """Wait until every node knows all nodes.
+
+        A topic has no more replicas than there are nodes that the one knows which creates it.
+        """
+        deadline = time.monotonic() + seconds
+        for node in self.nodes.values():
+            while len(known := self._known_nodes(node)) < len(self.nodes):
+                if time.monotonic() > deadline:
+                    raise NodeFailed(f"node {node.node_id} knows only the nodes {sorted(known)}")
+                time.sleep(_POLL_SECONDS)
+
+    def _known_nodes(self, node: RunningNode) -> set[int]:
+        with KafkaClient(node.bootstrap, timeout_s=_CALL_SECONDS_MAX) as client:
+            described = client.cluster.call_with_retries(
+                lambda deadline: client.cluster.describe((), deadline)
+            )
+        return {broker.node_id for broker in described.brokers}
+
     def wait_until_in_sync(self, seconds: float = HEAL_SECONDS_MAX) -> None:
         """Wait until all replicas of all partitions are in sync, also of internal ones."""
         deadline = time.monotonic() + seconds
@@ -271,6 +290,7 @@ def running_cluster(
         for node in made:
             stack.callback(node.close)
         cluster.start()
+        cluster.wait_until_joined()
         yield cluster
 
 
