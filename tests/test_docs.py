@@ -259,7 +259,6 @@ BROKER, KAFKA, STORE, WEB = BrokerConfig(), KafkaConfig(), StoreConfig(), HttpCo
     ("page", "text", "found", "said"),
     [
         ("README.md", "50 requests", sum(key < PUBLISH_TRANSACTIONS_KEY for key in APIS), 50),
-        (DIFFERENCES, "ListTransactions is of version 0", APIS[66].versions.last, 0),
         (DIFFERENCES, "waits 100 ms", BROKER.group_initial_rebalance_delay_ms, 100),
         (DIFFERENCES, "10,000 members", BROKER.group_members_max, 10_000),
         (DIFFERENCES, "256 MiB by default", LogConfig().segment_bytes_max, 256 * MIB),

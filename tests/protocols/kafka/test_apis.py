@@ -55,7 +55,7 @@ ANNOUNCED = """
     60 DescribeCluster 0 2
     61 DescribeProducers 0 0
     65 DescribeTransactions 0 0
-    66 ListTransactions 0 0
+    66 ListTransactions 0 2
     68 ConsumerGroupHeartbeat 0 1
     69 ConsumerGroupDescribe 0 1
     74 ListConfigResources 0 1

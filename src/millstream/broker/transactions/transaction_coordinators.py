@@ -298,9 +298,20 @@ class TransactionCoordinators:
         loaded = self.coordinators.ready()
         return max((coordinator.greatest_producer_id for coordinator in loaded), default=-1)
 
-    def listed(self) -> list[TransactionMetadata]:
-        """List the ids of this node; raises `CoordinatorLoading` if some are not loaded."""
-        return [each for coordinator in self.coordinators.loaded() for each in coordinator.all()]
+    def listed(self, *, open_longer_than_ms: int = -1) -> list[TransactionMetadata]:
+        """List the ids of this node; raises `CoordinatorLoading` if some are not loaded.
+
+        With a time that is not negative, only those whose transaction has been open for longer.
+        """
+        loaded = self.coordinators.loaded()
+        if open_longer_than_ms < 0:
+            return [each for coordinator in loaded for each in coordinator.all()]
+        return [
+            each
+            for coordinator in loaded
+            for each in coordinator.ongoing()
+            if coordinator.age_ms(each) > open_longer_than_ms
+        ]
 
     def ages_ms(self) -> list[tuple[TransactionMetadata, int]]:
         """Return the open transactions that are loaded, and how long each has been open."""

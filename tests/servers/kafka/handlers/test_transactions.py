@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import NamedTuple
 
 import pytest
@@ -545,8 +546,20 @@ def described(client, name):
     return found
 
 
-def listed(client, *states, producers=()):
-    return client.call(ListTransactionsRequest(state_filters=states, producer_id_filters=producers))
+def listed(client, *states, producers=(), open_longer_than_ms=-1, pattern=None):
+    return client.call(
+        ListTransactionsRequest(
+            state_filters=states,
+            producer_id_filters=producers,
+            duration_filter=open_longer_than_ms,
+            transactional_id_pattern=pattern,
+        )
+    )
+
+
+def listed_names(answer):
+    assert (answer.error_code, answer.unknown_state_filters) == (0, ())
+    return {found.transactional_id for found in answer.transaction_states}
 
 
 def test_a_transaction_is_described_as_it_goes(client, topic):
@@ -576,9 +589,7 @@ def test_transactions_are_listed_by_state_and_producer(client, topic):
     busy.add(topic, 0)
 
     def names(*states, producers=(idle.id, busy.id)):
-        answer = listed(client, *states, producers=producers)
-        assert (answer.error_code, answer.unknown_state_filters) == (0, ())
-        return {found.transactional_id for found in answer.transaction_states}
+        return listed_names(listed(client, *states, producers=producers))
 
     assert names() == {idle.name, busy.name}
     assert names("Ongoing") == {busy.name}
@@ -588,6 +599,35 @@ def test_transactions_are_listed_by_state_and_producer(client, topic):
     assert {idle.name, busy.name} <= names(producers=())
     (found,) = listed(client, producers=(busy.id,)).transaction_states
     assert (found.producer_id, found.transaction_state) == (busy.id, "Ongoing")
+
+
+def test_transactions_are_listed_that_have_been_open_for_long(client, topic):
+    idle, busy = Producer(client, OLD), Producer(client, OLD)
+    busy.add(topic, 0)
+    both = (idle.id, busy.id)
+    assert not listed_names(listed(client, producers=both, open_longer_than_ms=600_000))
+    while not (names := listed_names(listed(client, producers=both, open_longer_than_ms=0))):
+        pass  # Until the first millisecond of the transaction is over.
+    assert names == {busy.name}  # What is not open has no age.
+
+
+def test_transactions_are_listed_whose_whole_id_matches_a_pattern(client):
+    first, second = Producer(client, OLD), Producer(client, OLD)
+    both = (first.id, second.id)
+
+    def names(pattern):
+        return listed_names(listed(client, producers=both, pattern=pattern))
+
+    assert names(None) == names("") == names(".*") == {first.name, second.name}
+    assert names(re.escape(first.name)) == {first.name}
+    assert names(re.escape(first.name[:-1])) == set()
+
+
+def test_an_invalid_pattern_lists_nothing_and_is_named_as_such(client):
+    Producer(client, OLD)
+    answer = listed(client, pattern="(")
+    assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert answer.transaction_states == ()
 
 
 def test_states_that_nobody_knows_are_named(client):

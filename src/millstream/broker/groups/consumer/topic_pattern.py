@@ -32,7 +32,7 @@ class TopicPattern:
     """
 
     def __init__(self, source: str) -> None:
-        self._regexp = _compile(source)
+        self._regexp = compile_pattern(source)
         self._decided: frozenset[str] = frozenset()
         self._matching: frozenset[str] = frozenset()
 
@@ -48,7 +48,8 @@ class TopicPattern:
         return self._matching
 
 
-def _compile(source: str) -> re2._Regexp:
+def compile_pattern(source: str) -> re2._Regexp:
+    """Compile the pattern of a client, within limits; raises `InvalidRegex`."""
     if len(source) > PATTERN_LENGTH_MAX:
         raise InvalidRegex(
             f"pattern must have at most {PATTERN_LENGTH_MAX} characters, got {len(source)}"

@@ -18,7 +18,7 @@ ADD_OFFSETS_TO_TXN = Versions(first=0, last=4, flexible=3)
 END_TXN = Versions(first=0, last=5, flexible=3)
 TXN_OFFSET_COMMIT = Versions(first=0, last=5, flexible=3)
 DESCRIBE_TRANSACTIONS = Versions(first=0, last=0, flexible=0)
-LIST_TRANSACTIONS = Versions(first=0, last=0, flexible=0)
+LIST_TRANSACTIONS = Versions(first=0, last=2, flexible=0)
 
 
 @struct
@@ -240,10 +240,12 @@ class DescribeTransactionsResponse:
 
 @message(LIST_TRANSACTIONS)
 class ListTransactionsRequest:
-    """List transactions, with the given states and producers or all."""
+    """List transactions, with the given states, producers, duration and ids, or all."""
 
     state_filters: tuple[str, ...] = wire(ARRAY(STRING), default=())
     producer_id_filters: tuple[int, ...] = wire(ARRAY(INT64), default=())
+    duration_filter: int = wire(INT64, since=1, default=-1)
+    transactional_id_pattern: str | None = wire(NULLABLE_STRING, since=2, default=None)
 
 
 @struct

@@ -9,11 +9,18 @@ from millstream.broker.access.resources import Operation
 from millstream.broker.access.resources import (
     transactional_id as transactional_id_resource,
 )
+from millstream.broker.groups.consumer.topic_pattern import compile_pattern
 from millstream.broker.groups.values import OffsetAndMetadata
 from millstream.broker.transactions.transaction import TransactionState
 from millstream.broker.transactions.transaction_coordinators import Verify
 from millstream.broker.transactions.transaction_record import partitions_by_topic
-from millstream.errors import InvalidProducerEpoch, MillstreamError, ProducerFenced, UnknownTopic
+from millstream.errors import (
+    InvalidProducerEpoch,
+    InvalidRegex,
+    MillstreamError,
+    ProducerFenced,
+    UnknownTopic,
+)
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import code_of
 from millstream.protocols.kafka.messages.transactions import (
@@ -402,9 +409,14 @@ def _described(
 def list_transactions(
     request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
-    """List transactional ids of this node with the given states and producers, or all."""
+    """List transactional ids of this node that pass all filters of the request."""
+    transactions = context.broker.transactions
+    pattern = request.transactional_id_pattern
     try:
-        listed = context.broker.transactions.listed()
+        regexp = compile_pattern(pattern) if pattern else None
+        listed = transactions.listed(open_longer_than_ms=request.duration_filter)
+    except InvalidRegex as error:
+        return ListTransactionsResponse(error_code=code_of(error))
     except MillstreamError as error:  # A list without those that are not loaded looks complete.
         return ListTransactionsResponse(error_code=transaction_code_of(error))
     known = {state.value for state in TransactionState} | OTHER_STATES
@@ -423,5 +435,6 @@ def list_transactions(
             )
             and (not states or transaction.state.value in states)
             and (not producer_ids or transaction.producer.id in producer_ids)
+            and (regexp is None or regexp.fullmatch(transaction.transactional_id) is not None)
         ),
     )
