@@ -583,6 +583,11 @@ class LocalReplica:
             return NO_NODE
         return follower.leader
 
+    def asks(self, fetch: ReplicaFetch) -> bool:
+        """Return whether a fetch that was sent is what this replica would ask its leader now."""
+        follower = self.follower
+        return follower is not None and follower.is_asked(fetch) and not self.is_repaired
+
     @property
     def is_repaired(self) -> bool:
         """Whether the replica does not follow record by record, because more is needed first."""

@@ -233,14 +233,21 @@ class ReplicaManager:
             self._run_after(self._applying.get(key), key, change)
         )
         self._applying[key] = task
+        self._followers_changed()
         task.add_done_callback(lambda done: self._applied(key, done))
         return task
 
     def _applied(self, key: PartitionId, task: asyncio.Task[None]) -> None:
         if self._applying.get(key) is task:
             del self._applying[key]
+            self._followers_changed()
         if not task.cancelled():
             task.exception()  # Who waits for it gets it.
+
+    def _followers_changed(self) -> None:
+        """Tell the fetchers that a replica begins to change, and follows nobody, or has ended."""
+        for fetcher in self._fetchers.values():
+            fetcher.forget_followed()
 
     async def _run_after(
         self,

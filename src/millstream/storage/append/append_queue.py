@@ -180,6 +180,7 @@ class AppendQueue:
                 )
             if append.on_admit is not None:
                 append.on_admit(offset)
+                append.on_admit = None  # It may refer to the append: a cycle keeps its memory.
         except Exception as error:  # noqa: BLE001 - passed on to the appender, who may have raised it.
             if isinstance(error, LogFull):
                 self._counters.refusals["limit"] += 1
