@@ -555,23 +555,25 @@ class LocalReplica:
         return self._context.clock
 
     def hand_over(self) -> bool:
-        """Hand leadership to another member of the ISR; return whether there is one."""
+        """Hand leadership to another member of the ISR; return whether there may be one soon.
+
+        Before another node has joined the ISR, nobody could lead after this one. Then call it again
+        in a moment.
+        """
         leader = self.leader
         if leader is None:
             return False
         nodes = self._context.state.nodes
-        successors = [
+        others = [
             node
             for node in leader.state.replicas
-            if node != leader.node
-            and leader.state.is_counted(node)
-            and node in nodes
-            and not nodes[node].is_stopping
+            if node != leader.node and node in nodes and not nodes[node].is_stopping
         ]
-        if not successors:
-            return False
-        leader.hand_over(successors[0], self._context.clock.monotonic())
-        return True
+        for node in others:
+            if leader.state.is_counted(node):
+                leader.hand_over(node, self._context.clock.monotonic())
+                break
+        return bool(others)
 
     # Following.
 

@@ -160,6 +160,7 @@ class ReplicaManager:
                 logger.warning("%d leaderships were not handed over in time", left)
                 return
             for replica in handed:
+                replica.hand_over()  # Its successor may only now have joined the ISR.
                 self._tick_now(replica)
             await asyncio.sleep(TICK_SECONDS / 4)
 
