@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -217,3 +218,67 @@ async def test_a_response_has_as_many_cold_partitions_as_their_records_have_room
         )
         response = await answer_of(server, request)
         assert [len(result.batches or b"") for result in response.partitions] == [100] * 5
+
+
+def noted_looks(monkeypatch: pytest.MonkeyPatch, full: set[int]) -> list[int]:
+    """Return the partitions that are looked at from now on; those in `full` have records."""
+    looks: list[int] = []
+
+    def read_partition(
+        _: FetchServer, key: PartitionId, *_args: object
+    ) -> PeerFetchResponsePartition:
+        looks.append(key.topic_id.int)
+        batches = memoryview(bytes(10)) if key.topic_id.int in full else None
+        return PeerFetchResponsePartition(topic_id=key.topic_id, index=0, batches=batches)
+
+    monkeypatch.setattr(FetchServer, "_read_partition", read_partition)
+    monkeypatch.setattr(fetch_server, "COMPLETE_SECONDS", 3600.0)
+    return looks
+
+
+@in_loop
+async def test_the_first_fetch_of_another_life_of_a_node_is_one_of_all_its_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A node of an earlier release does not name them: it asks for the same as before."""
+    looks = noted_looks(monkeypatch, set())
+    topics = tuple(uuid.UUID(int=number) for number in range(1, 4))
+    async with local_cluster(tmp_path, 1) as cluster:
+        server = cluster.member(1).replicas.server
+        first = await answer_of(server, fetch(session_id=0, session_epoch=0, topics=topics))
+        request = fetch(session_id=first.session_id, session_epoch=1, topics=())
+        looks.clear()
+        server.fetch(replace(request, wait_ms_max=60_000), FOLLOWER, lambda _: None)
+        assert looks == []
+        request = fetch(session_id=first.session_id, session_epoch=2, topics=())
+        life = replace(request, broker_epoch=request.broker_epoch + 1, wait_ms_max=60_000)
+        server.fetch(life, FOLLOWER, lambda _: None).end()
+        assert looks == [1, 2, 3]
+
+
+@in_loop
+async def test_what_a_response_that_was_not_sent_would_have_told_is_told_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    full: set[int] = set()
+    looks = noted_looks(monkeypatch, full)
+    topics = tuple(uuid.UUID(int=number) for number in range(1, 4))
+    async with local_cluster(tmp_path, 1) as cluster:
+        server = cluster.member(1).replicas.server
+        first = await answer_of(server, fetch(session_id=0, session_epoch=0, topics=topics))
+        looks.clear()
+        request = fetch(session_id=first.session_id, session_epoch=1, topics=(), wait_ms_max=60_000)
+        waiting = server.fetch(request, FOLLOWER, lambda _: None)
+        waiting.end()  # Its connection is gone.
+        full.add(2)
+        server.wake(PartitionId(topics[1], 0))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert looks == []
+        waiting.results[PartitionId(topics[2], 0)] = PeerFetchResponsePartition(
+            topic_id=topics[2], index=0
+        )
+        request = fetch(session_id=first.session_id, session_epoch=2, topics=())
+        answer = await answer_of(server, request)
+        assert looks == [2, 3]
+        assert [result.topic_id.int for result in answer.partitions if result.batches] == [2]

@@ -8,6 +8,16 @@ A session for each follower remembers its partitions, so a fetch only names thos
 costs nothing for the others. All of it runs in callbacks of the event loop: a lone record waits for
 it twice, with each of its followers.
 
+A fetch tells of each partition of its session where the follower is. So a partition is looked at
+
+-   with a fetch that names it: its follower is somewhere else, or knows a newer state;
+-   after its log, its leader or its high watermark has changed: that wakes the fetch that waits, or
+    is for the next one;
+-   after a response that had no room for its records, or did not reach the follower;
+-   with each fetch as long as the leader counts them, because the follower is to join the ISR;
+-   with the first fetch of a session, and of a life of the follower's node;
+-   in any case with the first fetch after `COMPLETE_SECONDS`, and when a fetch has waited in vain.
+
 Followers fetch the same records at about the same time, so what was read for one of them is kept
 for a moment for the others.
 """
@@ -19,6 +29,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from millstream.cluster.control.cluster_state import PartitionId
@@ -27,6 +38,7 @@ from millstream.cluster.replication.local_replica import LocalReplica
 from millstream.cluster.replication.replica_context import ReplicaContext
 from millstream.cluster.replication.slice_cache import SliceCache
 from millstream.cluster.replication.slice_codec import encode_segment_info
+from millstream.cluster.replication_state import NO_LIFE
 from millstream.errors import MillstreamError, OffsetOutOfRange
 from millstream.protocols.peer.error_codes import PeerErrorCode
 from millstream.protocols.peer.errors import peer_code_of
@@ -46,6 +58,14 @@ logger = logging.getLogger(__name__)
 COMPLETE_SECONDS = 0.25
 """How often all partitions of a session are looked at, at least: twice as often as an idle follower
 fetches.
+"""
+
+JOINING_MAX = 64
+"""Partitions without news that are looked at with one fetch, because the leader counts fetches."""
+
+JOINING_WAIT_SECONDS = 0.05
+"""How long such a fetch waits at most: while nothing is written, a follower would need seconds to
+join the ISR, in which nobody else has what its leader commits.
 """
 
 SESSION_END = -1
@@ -77,10 +97,23 @@ class _FetchSession:
     partitions: dict[PartitionId, _SessionPartition] = field(default_factory=dict)
     changed: dict[PartitionId, None] = field(default_factory=dict)
     """Partitions with something new since they were looked at, in order."""
+    joining: dict[PartitionId, None] = field(default_factory=dict)
+    """Partitions of which the leader counts the fetches, those first that waited longest."""
+    broker_epoch: int = NO_LIFE
+    """The life of the follower's node in its last fetch."""
     waiting: WaitingFetch | None = None
     """The fetch of the follower that was not answered yet."""
     complete_at: float = 0.0
     """When all partitions have to be looked at again."""
+
+    def forget(self, key: PartitionId) -> None:
+        """Remove a partition that its follower does not fetch any more."""
+        self.partitions.pop(key, None)
+        self.joining.pop(key, None)
+
+    def unanswered(self, fetch: WaitingFetch) -> None:
+        """Look again at what a response would have told that its follower did not get."""
+        self.changed |= dict.fromkeys(fetch.results)
 
 
 class _ColdRead(NamedTuple):
@@ -163,7 +196,7 @@ class FetchServer:
                     fetch.is_scheduled = True
                     asyncio.get_running_loop().call_soon(self._look_again, session, fetch)
 
-    def _note_high_watermark(self, key: PartitionId) -> None:
+    def note_high_watermark(self, key: PartitionId) -> None:
         """Tell followers of a new high watermark with their next fetch."""
         for session in self._sessions.values():
             if key in session.partitions:
@@ -180,12 +213,15 @@ class FetchServer:
             return fetch
         if session.waiting is not None:  # Its follower has given it up.
             session.waiting.end(PeerFetchResponse(session_id=session.id))
+            session.unanswered(session.waiting)
         session.waiting = fetch
         loop = asyncio.get_running_loop()
         self._slices.expire()
         self._look(session, fetch, _due(session, request, loop.time()))
         if not fetch.is_done:
             wait = request.wait_ms_max / 1000
+            if session.joining:
+                wait = min(wait, JOINING_WAIT_SECONDS)
             fetch.timer = loop.call_later(wait, self._expire, session, fetch)
         return fetch
 
@@ -225,9 +261,7 @@ class FetchServer:
         """Read records in a thread, one partition after the other, and answer with them."""
         try:
             for replica, item, result in cold:
-                if fetch.is_done:
-                    return
-                if fetch.remaining <= 0:
+                if fetch.is_done or fetch.remaining <= 0:
                     session.changed[replica.key] = None
                     continue
                 read = partial(
@@ -251,6 +285,7 @@ class FetchServer:
 
     def _answer(self, session: _FetchSession, fetch: WaitingFetch) -> None:
         if fetch.is_done:
+            session.unanswered(fetch)
             return
         if session.waiting is fetch:
             session.waiting = None
@@ -282,7 +317,7 @@ class FetchServer:
             session = known
             session.epoch += 1
         for forgotten in request.forgotten:
-            session.partitions.pop(PartitionId(forgotten.topic_id, forgotten.index), None)
+            session.forget(PartitionId(forgotten.topic_id, forgotten.index))
         for item in request.partitions:
             key = PartitionId(item.topic_id, item.index)
             session.partitions[key] = _SessionPartition(item)
@@ -305,6 +340,7 @@ class FetchServer:
             result = self._read_partition(
                 key, known.request, request.broker_epoch, fetch.node_id, fetch.remaining
             )
+            self._note_joining(session, key, fetch.node_id)
             if isinstance(result, _ColdRead):
                 cold.append(result)
                 continue
@@ -317,6 +353,14 @@ class FetchServer:
                 fetch.results[key] = result
             _take_room(session, fetch, key, 0 if result.batches is None else len(result.batches))
         return cold
+
+    def _note_joining(self, session: _FetchSession, key: PartitionId, node_id: int) -> None:
+        """Note whether the next fetch of a follower counts for a partition."""
+        session.joining.pop(key, None)
+        replica = self._replicas.get(key)
+        leader = None if replica is None else replica.leader
+        if leader is not None and leader.counts_fetches(node_id):
+            session.joining[key] = None
 
     def _read_partition(
         self,
@@ -339,8 +383,7 @@ class FetchServer:
             item.revision,
         )
         decision = leader.fetch(fetch, self._context.clock.monotonic())
-        if replica.publish_high_watermark():
-            self._note_high_watermark(key)
+        replica.publish_high_watermark()
         if leader.is_handing_over:
             replica.on_due(replica)
         log = replica.partition.log
@@ -424,14 +467,18 @@ def _due(session: _FetchSession, request: PeerFetchRequest, now: float) -> list[
     """Return the partitions to look at when a fetch arrives.
 
     A fetch tells of each partition in the session that its follower has what it had before. That is
-    worth looking at from time to time only; in between, it is enough to look at those that the
-    fetch names, and at those with something new, which come first.
+    worth looking at from time to time only; in between, it is enough to look at those with
+    something new, which come first, at those that the fetch names, and at some of those for which
+    the leader counts fetches.
     """
-    if now >= session.complete_at:
+    is_new_life = request.broker_epoch != session.broker_epoch
+    session.broker_epoch = request.broker_epoch
+    if now >= session.complete_at or is_new_life:
         session.complete_at = now + COMPLETE_SECONDS
         return list(session.partitions)
     named = (PartitionId(item.topic_id, item.index) for item in request.partitions)
-    return list(dict.fromkeys((*session.changed, *named)))
+    joining = islice(session.joining, JOINING_MAX)
+    return list(dict.fromkeys((*session.changed, *named, *joining)))
 
 
 def _response(
@@ -448,7 +495,7 @@ def _response(
         if known is None:
             continue
         if result.error_code:
-            del session.partitions[key]
+            session.forget(key)
             continue
         known.sent_high_watermark = result.high_watermark
         known.sent_log_start = result.log_start

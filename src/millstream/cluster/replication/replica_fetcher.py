@@ -165,6 +165,8 @@ class ReplicaFetcher:
         """The replicas that follow this leader, as of the last look at all of them."""
         self._complete_at = 0.0
         """When all replicas have to be looked at again."""
+        self._outdated: list[LocalReplica] = []
+        """Replicas whose logs have more than their machines know."""
         self._changed = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -213,6 +215,8 @@ class ReplicaFetcher:
     async def _fetch_once(self) -> bool:
         """Fetch once; return False if the next one should wait a little."""
         request = self._request()
+        while self._outdated:
+            await self._begin_again(self._outdated.pop(), None)
         if request is None:
             self._end_session()
             return False
@@ -258,7 +262,9 @@ class ReplicaFetcher:
                     forgotten.append(key)
                 continue
             item = _requested(key, replica, fetch)
-            if known is None or known.item != item:
+            # A new fetch is always named: if it asks the same as one before, what that one brought
+            # was not taken over, and the leader does not know.
+            if known is None or not is_same or known.item != item:
                 named.append(item)
             sent[key] = _SentPartition(replica, fetch, item)
         for key in forgotten:
@@ -284,6 +290,16 @@ class ReplicaFetcher:
         follower = replica.follower
         if follower is None or replica.leader_id != self.leader_id:
             return None  # It has changed since all were looked at.
+        if not replica.partition.is_open:
+            return None
+        durable = replica.partition.log.replication.durable_offset
+        if durable > follower.written_end:
+            # A write that was in flight when it began to follow has ended since.
+            self._outdated.append(replica)
+            return None
+        if follower.synced_end != follower.written_end:
+            # The log says what is synced, whatever became of the response that brought it.
+            _note_synced(replica, follower)
         return follower.next_fetch()
 
     # Answers.
@@ -324,9 +340,11 @@ class ReplicaFetcher:
                 await self._begin_again(item.sent.replica, error)
         return is_done
 
-    async def _begin_again(self, replica: LocalReplica, error: Exception) -> None:
-        """Follow from where the log is, after records were not taken over."""
-        if isinstance(error, MillstreamError):
+    async def _begin_again(self, replica: LocalReplica, error: Exception | None) -> None:
+        """Follow from where the log is, after an error because records were not taken over."""
+        if error is None:
+            logger.info("%s: follows from the end of its log", replica)
+        elif isinstance(error, MillstreamError):
             logger.warning("%s: records were not taken over: %s", replica, error)
         else:
             self._context.counters.internal_errors += 1
@@ -415,9 +433,7 @@ class ReplicaFetcher:
             replica.follow_problem = f"{replica}: {log.offline}"
             self._on_repair(replica)
             return
-        end = log.replication.position
-        follower.segment_base, follower.position = end.segment, end.position
-        follower.synced(log.replication.durable_offset)
+        _note_synced(replica, follower)
         replica.advance()
         await self._follow_start(replica, result)
 
@@ -456,6 +472,14 @@ class ReplicaFetcher:
             code,
         )
         return False
+
+
+def _note_synced(replica: LocalReplica, follower: FollowerReplica) -> None:
+    """Tell the machine what the log has, and what of it is synced."""
+    replication = replica.partition.log.replication
+    end = replication.position
+    follower.segment_base, follower.position = end.segment, end.position
+    follower.synced(replication.durable_offset)
 
 
 def _requested(

@@ -110,6 +110,7 @@ class ReplicaManager:
         replica = LocalReplica(self.context, topic, partition, key)
         replica.on_leading = self._on_leading
         replica.on_news = self._on_news
+        replica.on_high_watermark = self._on_high_watermark
         replica.on_due = self._tick_now
         partition.replica = replica
         self.replicas[key] = replica
@@ -131,6 +132,9 @@ class ReplicaManager:
 
     def _on_news(self, replica: LocalReplica) -> None:
         self.server.wake(replica.key)
+
+    def _on_high_watermark(self, replica: LocalReplica) -> None:
+        self.server.note_high_watermark(replica.key)
 
     # Following the cluster.
 

@@ -191,7 +191,7 @@ class AppendQueue:
         self.pending.append(append)
         self.unflushed_bytes += append.size
         self._budget.acquire(append.size)
-        if self._is_memory:
+        if self._is_memory and not self._is_replica:  # Which tells its leader what is written.
             # The caller may reuse its buffer once the batch is acknowledged.
             append.batch = bytes(append.batch)
             append.acknowledge()

@@ -236,16 +236,16 @@ class LogReplication:
         Before a replica serves readers, `decisions.settle` has to be awaited.
         """
         self._set_role(is_replica=True)
-        refusal = Unavailable(f"{self._context.name} becomes a replica")
-        if self._queue.pending:
-            self._queue.rewind(self._queue.pending[0].offset)
-        self._queue.refuse_waiting(refusal)
-        self._queue.refuse_pending(refusal)
-        await self._wait_until_durable()
+        await self.settle_writes()
         await self._context.metadata_file.run_exclusive(self._forget_unused_epochs())
         await self.decisions.begin()
         if (offline := self._offline()) is not None:
             raise offline
+
+    async def settle_writes(self) -> None:
+        """Refuse what a replica has not written yet, and wait until the rest is durable."""
+        self._refuse_unwritten(f"{self._context.name} becomes a replica")
+        await self._wait_until_durable()
 
     async def _wait_until_durable(self) -> None:
         """Wait until all that is written is durable, or the log fails.
