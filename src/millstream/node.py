@@ -46,6 +46,7 @@ from millstream.servers.http.server.listener import HttpListener
 from millstream.servers.http.server.server_state import HttpServerState
 from millstream.servers.kafka.listener import KafkaListener
 from millstream.servers.tls import CertificateWatch, ServerCertificates
+from millstream.storage.disk.allocator import keep_freed_memory
 from millstream.storage.disk.cpu_affinity import allowed_cpus, check_cpus, pin_process
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, join
 from millstream.storage.files.names import PROCESSES_FILE, STATE_DIRECTORY
@@ -598,6 +599,7 @@ def run(
     pin_configured(config)
     os.umask(0o077)  # The data directory is private to the user of the node.
     gc.set_threshold(YOUNG_OBJECTS_MAX)
+    keep_freed_memory()
     node = Node(config, filesystem=filesystem, clock=clock)
     return uvloop.run(serve_until_signalled(node, on_ready))
 

@@ -54,6 +54,7 @@ from millstream.protocols.peer.messages.segments import (
     SegmentChunkRequest,
     SegmentManifestRequest,
 )
+from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.http.forwarding.forwarded_requests import ForwardedRequests
 from millstream.servers.http.forwarding.request_forwarder import RequestForwarder
 from millstream.servers.peer.append_handler import AppendHandler
@@ -368,4 +369,10 @@ class NodeCluster:
         return PeerErrorCode.NONE
 
     def _fetch(self, request: PeerFetchRequest, context: PeerContext) -> Any:
-        return self.member.replicas.server.fetch(request, context.node_id)
+        def end() -> None:
+            fetch.end()
+
+        response = DeferredResponse(end)
+        server = self.member.replicas.server
+        fetch = server.fetch(request, context.node_id, response.finish)
+        return response

@@ -49,6 +49,26 @@ def test_nothing_is_reported_before_it_is_synced():
     assert follower.next_fetch().offset == 5
 
 
+def test_a_fetch_is_the_same_until_something_that_it_tells_has_changed():
+    follower = follower_of()
+    fetch = follower.next_fetch()
+    assert follower.is_asked(fetch)
+    follower.answered(fetch, 0)
+    assert follower.is_asked(fetch), "an answer without records changes nothing"
+    follower.state_changed(newer(state_of()))
+    assert not follower.is_asked(fetch), "it names an older state"
+    fetch = follower.next_fetch()
+    part = records(0, 5)
+    follower.accept(fetch, part)
+    assert not follower.is_asked(fetch), "it was answered"
+    follower.written(part)
+    follower.synced(5)
+    assert not follower.is_asked(fetch)
+    assert follower.is_asked(follower.next_fetch())
+    follower.stopped = ReplicaStopped(0, 0, "for repair")
+    assert not follower.is_asked(follower._asked), "a replica that is stopped asks nothing"
+
+
 def test_a_new_epoch_has_another_leader_to_fetch_from():
     follower = follower_of()
     state = newer(state_of(), leader=3, leader_broker_epoch=13, leader_epoch=1)

@@ -166,6 +166,19 @@ class FollowerReplica:
         )
         return self._asked
 
+    def is_asked(self, fetch: ReplicaFetch) -> bool:
+        """Return whether `next_fetch` would ask the same as `fetch`, which was not answered yet.
+
+        Then it need not be called: the answer may be one to either of them.
+        """
+        return (
+            fetch is self._asked
+            and fetch.offset == self.synced_end == self.written_end
+            and fetch.revision == self.revision
+            and fetch.last_epoch == self.last_epoch
+            and self.stopped is None
+        )
+
     def answered(self, fetch: ReplicaFetch, high_watermark: int) -> bool:
         """Take the leader's high watermark from an answer; return whether the own one moved."""
         if fetch is not self._asked:

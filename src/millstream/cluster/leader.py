@@ -280,6 +280,14 @@ class LeaderReplica:
             return FetchDecision(FetchKind.OUT_OF_RANGE, NO_EPOCH, self.log_start)
         return None
 
+    def counts_fetches(self, node: int) -> bool:
+        """Whether each fetch of a follower counts, also one that tells nothing new.
+
+        It needs some in a row before it may join the ISR.
+        """
+        follower = self._followers.get(node)
+        return follower is not None and follower.good_fetches < self._policy.good_fetches_min
+
     def node_gone(self, node: int, broker_epoch: int) -> None:
         """Note that a node's registration is gone. It leaves the ISR without waiting."""
         follower = self._followers.get(node)

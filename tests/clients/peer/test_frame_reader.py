@@ -74,3 +74,27 @@ def test_frames_as_large_as_earlier_ones_are_read_where_they_stay():
     feed(reader, framed(bytes(500_000)), forever(10**9))
     feed(reader, struct.pack(">i", 400_000) + b"x", forever(5))
     assert len(reader.space()) >= 400_000 - 1
+
+
+def test_the_memory_of_a_large_frame_is_used_again_only_when_nobody_has_the_frame():
+    reader = FrameReader(frame_size_max=MIB)
+    feed(reader, framed(bytes(500_000)), forever(10**9))
+    memory: set[int] = set()
+    for number in range(1, 9):
+        body = bytes([number]) * 400_000
+        (frame,) = feed(reader, framed(body), forever(10**9))
+        assert frame == body
+        memory.add(id(frame.obj))
+    assert len(memory) <= 3
+    held = []
+    for number in range(1, 9):
+        held += feed(reader, framed(bytes([number]) * 400_000), forever(10**9))
+    assert [set(frame) for frame in held] == [{number} for number in range(1, 9)]
+
+
+def test_memory_of_large_frames_is_given_back_when_only_small_ones_arrive():
+    reader = FrameReader(frame_size_max=MIB)
+    feed(reader, framed(bytes(500_000)), forever(10**9))
+    assert reader._kept
+    feed(reader, framed(*[bytes(10_000)] * 50), forever(10**9))
+    assert not reader._kept

@@ -40,8 +40,8 @@ _ADDED = {
     ],
     "cluster/replication/replica_fetcher.py": [
         (
-            "                revision=fetch.revision,\n",
-            "                revision=fetch.revision, later=7,\n",
+            "        revision=fetch.revision,\n",
+            "        revision=fetch.revision, later=7,\n",
         )
     ],
     # A field in the rows of nodes and of partitions in etcd.

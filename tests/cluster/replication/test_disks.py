@@ -182,17 +182,17 @@ async def test_a_follower_with_a_full_disk_leaves_and_comes_back_when_there_is_r
         await fill(cluster, "t", 5)
         follower = follower_of(cluster, "t")
         full = cluster.partition(follower, "t").log.replication
-        append = LogReplication.append
+        submit = LogReplication.submit
 
         def fail(self: LogReplication, *args, **kwargs):
             if self is full:
                 raise DiskFull("no space left on the disk")
-            return append(self, *args, **kwargs)
+            return submit(self, *args, **kwargs)
 
-        monkeypatch.setattr(LogReplication, "append", fail)
+        monkeypatch.setattr(LogReplication, "submit", fail)
         await fill(cluster, "t", 5, first=5)
         assert not is_in_sync(cluster, "t")
         assert cluster.member(follower).replicas.context.counters.mismatches == 0
-        monkeypatch.setattr(LogReplication, "append", append)
+        monkeypatch.setattr(LogReplication, "submit", submit)
         await until_equal(cluster, "t", expected(10))
         assert seen(cluster, follower, "t") == expected(10)

@@ -10,12 +10,13 @@ import pytest
 
 from millstream.broker.topics.topics import Replication
 from millstream.cluster.circuit_breaker import BreakerLimits, BreakerState
-from millstream.cluster.control.cluster_state import PartitionId
+from millstream.cluster.control.cluster_state import ClusterState, PartitionId
 from millstream.cluster.control.proposer import ProposalOutcome
 from millstream.cluster.coordination.cluster_partitions import ClusterPartitions
-from millstream.cluster.coordination.internal_topics import PARTITIONS, topic_of
+from millstream.cluster.coordination.internal_topics import GROUPS, PARTITIONS, topic_of
 from millstream.cluster.replication import replica_manager
 from millstream.cluster.replication.local_replica import LocalReplica
+from millstream.cluster.replication.replica_fetcher import ReplicaFetcher
 from millstream.cluster.replication_state import Proposal, ReplicationState
 from millstream.errors import LogClosed, NotLeader, NotLeaderAnymore, OutcomeUnknown, Unavailable
 from tests.cluster.local_cluster import (
@@ -103,6 +104,46 @@ async def test_a_stopped_leader_hands_over_and_nothing_is_lost(tmp_path: Path):
         assert values_of(cluster.partition(successor, "t")) == ["a", "b"]
         await cluster.start_node(leader)
         await until(lambda: values_of_if_open(cluster, leader) == ["a", "b"])
+
+
+@in_loop
+async def test_a_leader_that_stops_waits_for_a_replica_that_is_about_to_be_in_sync(tmp_path: Path):
+    """As the first node of a new cluster: else nobody else could lead its groups."""
+    async with local_cluster(tmp_path, 1) as cluster:
+        groups = topic_of(GROUPS)
+        await until(lambda: topic_exists(cluster, 1, groups) and cluster.leader_of(groups) == 1)
+        partition = cluster.partition(1, groups)
+        assert isinstance(partition.replica, LocalReplica)
+        key, states = partition.replica.key, cluster.member(1).state.partitions
+        await cluster.start_node(2)
+        await until(lambda: 2 in states[key].replicas)
+        assert states[key].isr_nodes == (1,)
+        await cluster.stop_node(1)
+        await until(lambda: cluster.leader_of(groups) == 2)
+
+
+def topic_exists(cluster: LocalCluster, node_id: int, topic: str) -> bool:
+    return cluster.nodes[node_id].broker.topics.find(topic) is not None
+
+
+@in_loop
+async def test_internal_partitions_get_replicas_on_nodes_that_join_while_others_still_copy(
+    tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr(ReplicaFetcher, "_request", lambda _: None)
+    async with local_cluster(tmp_path, 1) as cluster:
+        state = cluster.member(1).state
+        await until(lambda: len(state.partitions) == sum(PARTITIONS.values()))
+        for node_id in (2, 3):
+            await cluster.start_node(node_id)
+            await until(
+                lambda: all(len(known.target) == len(cluster.nodes) for known in partitions(state))
+            )
+        assert {known.isr_nodes for known in partitions(state)} == {(1,)}
+
+
+def partitions(state: ClusterState) -> list[ReplicationState]:
+    return list(state.partitions.values())
 
 
 def values_of_if_open(cluster: LocalCluster, node_id: int) -> list[str]:

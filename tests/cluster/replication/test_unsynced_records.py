@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -112,3 +113,39 @@ async def test_what_was_read_for_one_follower_is_not_read_again_for_the_other(
         monkeypatch.setattr(slice_cache, "SECONDS_MAX", 3600.0)  # However busy the machine is.
         await submit(cluster.partition(leader, "t"), "b")
         assert reads.count(1) == 1
+
+
+@in_loop
+async def test_a_follower_that_registers_again_while_it_syncs_goes_on_behind_what_it_synced(
+    tmp_path: Path, monkeypatch
+):
+    """It began before that batch, was told of it then, and never fetched again."""
+    async with local_cluster(tmp_path, replica_lag_ms_max=60_000) as cluster:
+        await cluster.create("t")
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        partition = cluster.partition(leader, "t")
+        await submit(partition, "a")
+        node_id = next(node_id for node_id in cluster.nodes if node_id != leader)
+        await until(lambda: durable_ends(cluster)[node_id] == 1)
+        log = cluster.partition(node_id, "t").log
+        syncs = HeldSyncs()
+        monkeypatch.setattr(log._commit._committer, "_syncer", syncs)
+        replicas = cluster.member(node_id).replicas
+        replica = cluster.partition(node_id, "t").replica
+        assert isinstance(replica, LocalReplica)
+        try:
+            acked = submit(partition, "b")
+            await until(lambda: log.replication.written_offset == 2)
+            former = replica.follower
+            replicas._on_life(0)
+            await until(lambda: replica.follower is not former)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        finally:
+            syncs.release()
+            monkeypatch.undo()
+        await submit(partition, "c")
+        await acked
+        await until(lambda: durable_ends(cluster)[node_id] == 3)
+        await until(lambda: values_of(cluster.partition(node_id, "t")) == ["a", "b", "c"])

@@ -1,10 +1,11 @@
 """Splits the bytes of one connection into frames, without its socket.
 
-Reads fill a chunk of memory, and frames are views into it. A chunk is never used again: a frame
-stays valid as long as someone has it. A frame that does not fit gets a chunk of its own size, which
-receives the remainder of that frame and nothing else, so a large response is read where it stays.
-The size that a peer announces is not allocated up front unless the connection had frames of that
-size before: the chunk grows with the bytes that have arrived.
+Reads fill a chunk of memory, and frames are views into it. A frame stays valid as long as someone
+has it. A frame that does not fit gets a chunk of its own size, which receives the remainder of that
+frame and nothing else, so a large response is read where it stays. A large chunk is used again when
+nobody has a view of it any more: new memory costs a page fault for each 4 KiB, which takes as much
+CPU as to copy them. The size that a peer announces is not allocated up front unless the connection
+had frames of that size before: the chunk grows with the bytes that have arrived.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ SPACE_MIN: Final = 8 * 1024
 """A chunk with less space left is not read into any more."""
 _GROWTH: Final = 4
 
+KEPT_COUNT_MAX: Final = 2
+"""Large chunks that a connection keeps: the next frame may arrive while one is still in use."""
+
+KEPT_FRAMES_MAX: Final = 32
+"""Frames that may arrive without a large one before the chunks for these are given back."""
+
 
 class FrameReader:
     """The receiving half of one connection."""
@@ -29,6 +36,10 @@ class FrameReader:
         self._start = self._end = 0
         """Where in it the bytes are that are not cut yet."""
         self._largest = 0
+        self._kept: list[bytearray] = []
+        """Memory of large chunks, in use or not; the one that was used last at the end."""
+        self._small_frames = 0
+        """Frames since the last large one."""
 
     def space(self) -> memoryview:
         """Return the memory for the next bytes."""
@@ -50,6 +61,7 @@ class FrameReader:
             frames.append(self._chunk[self._start + SIZE_SIZE : self._start + needed])
             self._start += needed
             self._largest = max(self._largest, needed)
+            self._small_frames = 0 if needed > CHUNK_SIZE else self._small_frames + 1
         self._make_space(arrived, needed)
         return frames
 
@@ -72,6 +84,34 @@ class FrameReader:
             return  # The chunk grows with its frame, and has space left.
         size = needed if is_trusted else min(needed, max(CHUNK_SIZE, arrived * _GROWTH))
         size = max(CHUNK_SIZE, size)
-        chunk = memoryview(bytearray(size))
+        chunk = self._new_chunk(size)
         chunk[:arrived] = self._chunk[self._start : self._end]
         self._chunk, self._start, self._end = chunk, 0, arrived
+
+    def _new_chunk(self, size: int) -> memoryview:
+        """Return memory of exactly this size."""
+        kept = self._kept
+        if size <= CHUNK_SIZE:
+            if self._small_frames > KEPT_FRAMES_MAX:
+                kept.clear()
+            return memoryview(bytearray(size))
+        for number, memory in enumerate(kept):
+            if len(memory) >= size and _is_unused(memory):
+                kept.append(kept.pop(number))
+                return memoryview(memory)[:size]
+        # Frames of one load differ in size, so the chunk is for those that are a little larger too.
+        memory = bytearray(1 << (size - 1).bit_length())
+        kept.append(memory)
+        if len(kept) > KEPT_COUNT_MAX:
+            del kept[0]
+        return memoryview(memory)[:size]
+
+
+def _is_unused(memory: bytearray) -> bool:
+    """Return whether nobody has a view of it: Python lets only such memory change its size."""
+    try:
+        memory.append(0)
+    except BufferError:
+        return False
+    memory.pop()
+    return True

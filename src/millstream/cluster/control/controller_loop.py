@@ -340,12 +340,13 @@ class ControllerLoop:
         """Return the state that adds replicas to an internal partition that has too few.
 
         Internal topics are created by the first node of a cluster, before the others are there. The
-        leaderships are spread at the same time.
+        leaderships are spread at the same time. Nodes that come one after the other are added while
+        the first are still copying: with two replicas, one that stops would stop the partition.
         """
         missing = factor_of(topic.row, len(nodes), self._replicas) - len(state.target)
         free = [node for node in nodes.values() if not node.is_stopping]
         added = [node.id for node in free if node.id not in state.target]
-        if missing <= 0 or not added or state.adding or state.removing:
+        if missing <= 0 or not added or state.removing:
             return None
         added.sort(key=lambda node: (loads.replicas[node], node))
         target = [*state.target, *added[:missing]]

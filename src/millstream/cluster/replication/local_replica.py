@@ -99,6 +99,8 @@ class LocalReplica:
         """Called with the leader epoch when this node leads, and with None when it stops."""
         self.on_news: Callable[[LocalReplica], None] = lambda _: None
         """Called when there is something new for the followers of this leader."""
+        self.on_high_watermark: Callable[[LocalReplica], None] = lambda _: None
+        """Called when this leader has told its readers of a new high watermark."""
         self.on_due: Callable[[LocalReplica], None] = lambda _: None
         """Called when the leader should look at its followers soon."""
         self._context = context
@@ -329,7 +331,18 @@ class LocalReplica:
         if (state.leader, state.leader_broker_epoch) == mine:
             await self._lead(state)
         else:
+            await self._settle_writes()
             await self._follow(state)
+
+    async def _settle_writes(self) -> None:
+        """Wait for the writes of a former life of the node before the replica follows in this one.
+
+        It follows from what is durable. What came to that later would be sent once more.
+        """
+        life = self._context.membership.broker_epoch
+        if self.follower is None or self.follower.broker_epoch != life:
+            self.follower = None
+            await self.partition.log.replication.settle_writes()
 
     async def end_life(self) -> None:
         """Stop leading and following: the registration of the node is gone."""
@@ -493,15 +506,13 @@ class LocalReplica:
         if is_news:
             self.on_news(self)
 
-    def publish_high_watermark(self) -> bool:
-        """Let readers see what the leader knows to be committed, and answer its producers.
-
-        Return whether that is more than before.
-        """
+    def publish_high_watermark(self) -> None:
+        """Let readers see what the leader knows to be committed, and answer its producers."""
         leader = self.leader
         if leader is None or leader.high_watermark == self.partition.log.end_offset:
-            return False
-        return self.partition.log.replication.set_high_watermark(leader.high_watermark)
+            return
+        if self.partition.log.replication.set_high_watermark(leader.high_watermark):
+            self.on_high_watermark(self)
 
     def tick(self) -> Coroutine[Any, Any, None] | None:
         """Return a change of the ISR, or of the leader, to carry out, if it is time for one."""
@@ -555,23 +566,25 @@ class LocalReplica:
         return self._context.clock
 
     def hand_over(self) -> bool:
-        """Hand leadership to another member of the ISR; return whether there is one."""
+        """Hand leadership to another member of the ISR; return whether there may be one soon.
+
+        Before another node has joined the ISR, nobody could lead after this one. Then call it again
+        in a moment.
+        """
         leader = self.leader
         if leader is None:
             return False
         nodes = self._context.state.nodes
-        successors = [
+        others = [
             node
             for node in leader.state.replicas
-            if node != leader.node
-            and leader.state.is_counted(node)
-            and node in nodes
-            and not nodes[node].is_stopping
+            if node != leader.node and node in nodes and not nodes[node].is_stopping
         ]
-        if not successors:
-            return False
-        leader.hand_over(successors[0], self._context.clock.monotonic())
-        return True
+        for node in others:
+            if leader.state.is_counted(node):
+                leader.hand_over(node, self._context.clock.monotonic())
+                break
+        return bool(others)
 
     # Following.
 
@@ -582,6 +595,11 @@ class LocalReplica:
         if follower is None or follower.stopped is not None or self.is_repaired:
             return NO_NODE
         return follower.leader
+
+    def asks(self, fetch: ReplicaFetch) -> bool:
+        """Return whether a fetch that was sent is what this replica would ask its leader now."""
+        follower = self.follower
+        return follower is not None and follower.is_asked(fetch) and not self.is_repaired
 
     @property
     def is_repaired(self) -> bool:

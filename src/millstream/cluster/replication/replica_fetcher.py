@@ -45,6 +45,11 @@ PARTITION_BYTES_MAX = 4 * 1024 * 1024
 and a follower that takes one batch at a time would sync as often as its leader gets one.
 """
 
+COMPLETE_SECONDS = 0.25
+"""How often all replicas are looked at for what changes without a fetch, at least: their starts,
+and how far they are compacted.
+"""
+
 RETRY_SECONDS = 0.2
 """Time until the next fetch after the leader could not be reached or refused."""
 
@@ -65,10 +70,63 @@ class PeerCalls(Protocol):
 
 
 class _SentPartition(NamedTuple):
-    """What was asked for one partition."""
+    """What the leader's session knows of one partition."""
 
     replica: LocalReplica
     fetch: ReplicaFetch
+    item: PeerFetchRequestPartition
+
+
+class _Writes:
+    """The writes of one response: ends when all of them are synced, or were refused."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._ended: asyncio.Future[None] | None = None
+
+    def add(self) -> _SliceWrite:
+        self._left += 1
+        return _SliceWrite(self._end_one)
+
+    def _end_one(self) -> None:
+        self._left -= 1
+        if not self._left and self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    async def wait(self) -> None:
+        """Return when all have ended.
+
+        Only from now on: some end at once, such as the end of a segment without records, while
+        others are still to be added.
+        """
+        if self._left:
+            self._ended = asyncio.get_running_loop().create_future()
+            await self._ended
+
+
+class _SliceWrite:
+    """One write, and how it ended. Implements `AppendWaiter` of the log."""
+
+    __slots__ = ("_end", "_is_done", "error")
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+        self._is_done = False
+        self.error: Exception | None = None
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, _: object, /) -> None:
+        if not self._is_done:
+            self._is_done = True
+            self._end()
+
+    def set_exception(self, exception: Exception, /) -> None:
+        if not self._is_done:
+            self._is_done = True
+            self.error = exception
+            self._end()
 
 
 class _TakenPartition(NamedTuple):
@@ -76,7 +134,7 @@ class _TakenPartition(NamedTuple):
 
     sent: _SentPartition
     result: PeerFetchResponsePartition
-    write: asyncio.Future[Any] | None
+    write: _SliceWrite | None
 
 
 class ReplicaFetcher:
@@ -101,14 +159,25 @@ class ReplicaFetcher:
         self._on_repair = on_repair
         self._session_id = 0
         self._session_epoch = 0
-        self._known: dict[PartitionId, PeerFetchRequestPartition] = {}
+        self._sent: dict[PartitionId, _SentPartition] = {}
         """What the leader's session knows of each partition."""
+        self._followed: Mapping[PartitionId, LocalReplica] = {}
+        """The replicas that follow this leader, as of the last look at all of them."""
+        self._complete_at = 0.0
+        """When all replicas have to be looked at again."""
+        self._outdated: list[LocalReplica] = []
+        """Replicas whose logs have more than their machines know."""
         self._changed = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def wake(self) -> None:
         """Fetch again soon: there may be more partitions to fetch for."""
+        self.forget_followed()
         self._changed.set()
+
+    def forget_followed(self) -> None:
+        """Look at all replicas before the next fetch: others may follow this leader by then."""
+        self._complete_at = 0.0
 
     async def stop(self) -> None:
         """Stop fetching. Slices that were received are written or dropped."""
@@ -140,20 +209,17 @@ class ReplicaFetcher:
 
     def _end_session(self) -> None:
         self._session_id = self._session_epoch = 0
-        self._known.clear()
+        self._sent.clear()
+        self.forget_followed()
 
     async def _fetch_once(self) -> bool:
         """Fetch once; return False if the next one should wait a little."""
-        asked: dict[PartitionId, _SentPartition] = {}
-        for key, replica in self._replicas().items():
-            follower = replica.follower
-            fetch = None if follower is None else follower.next_fetch()
-            if fetch is not None:
-                asked[key] = _SentPartition(replica, fetch)
-        if not asked:
+        request = self._request()
+        while self._outdated:
+            await self._begin_again(self._outdated.pop(), None)
+        if request is None:
             self._end_session()
             return False
-        request = self._request(asked)
         response = await self._peers.call(
             self.leader_id,
             Purpose.REPLICATION,
@@ -165,30 +231,46 @@ class ReplicaFetcher:
             self._end_session()
             return response.error_code == PeerErrorCode.FETCH_SESSION_ID_NOT_FOUND
         self._session_id = response.session_id
-        return await self._take(response, asked)
+        return await self._take(response)
 
-    def _request(self, asked: Mapping[PartitionId, _SentPartition]) -> PeerFetchRequest:
-        """Return the request: with a session, it names only what the leader does not know."""
-        named = []
-        for key, (replica, fetch) in asked.items():
-            item = PeerFetchRequestPartition(
-                topic_id=key.topic_id,
-                index=key.partition,
-                leader_epoch=fetch.leader_epoch,
-                fetch_offset=fetch.offset,
-                last_fetched_epoch=fetch.last_epoch,
-                revision=fetch.revision,
-                log_start=replica.partition.log.start_offset,
-                bytes_max=PARTITION_BYTES_MAX,
-                cleaned_offset=replica.partition.log.replication.cleaned_offset,
-                tombstones_removed=replica.partition.log.replication.tombstones_removed,
-            )
-            if self._known.get(key) != item:
+    def _request(self) -> PeerFetchRequest | None:
+        """Return the next request; None if there is nothing to fetch for.
+
+        With a session, it names only what the leader does not know. Most fetches are about one
+        partition of many, so the others cost no more than a look: what they would ask is built
+        again only from time to time, for what changes without a fetch.
+        """
+        now = asyncio.get_running_loop().time()
+        is_complete = now >= self._complete_at
+        if is_complete:
+            self._complete_at = now + COMPLETE_SECONDS
+            self._followed = self._replicas()
+        sent, named, forgotten = self._sent, [], []
+        if is_complete:
+            forgotten = [key for key in sent if key not in self._followed]
+        for key, replica in self._followed.items():
+            known = sent.get(key)
+            is_same = known is not None and replica.asks(known.fetch)
+            if is_same and not is_complete:
+                continue
+            if is_same and known is not None:
+                fetch: ReplicaFetch | None = known.fetch
+            else:
+                fetch = self._next_fetch(replica)
+            if fetch is None:
+                if known is not None:
+                    forgotten.append(key)
+                continue
+            item = _requested(key, replica, fetch)
+            # A new fetch is always named: if it asks the same as one before, what that one brought
+            # was not taken over, and the leader does not know.
+            if known is None or not is_same or known.item != item:
                 named.append(item)
-                self._known[key] = item
-        forgotten = [key for key in self._known if key not in asked]
+            sent[key] = _SentPartition(replica, fetch, item)
         for key in forgotten:
-            del self._known[key]
+            del sent[key]
+        if not sent:
+            return None
         if self._session_id:
             self._session_epoch += 1
         return PeerFetchRequest(
@@ -204,20 +286,35 @@ class ReplicaFetcher:
             ),
         )
 
+    def _next_fetch(self, replica: LocalReplica) -> ReplicaFetch | None:
+        follower = replica.follower
+        if follower is None or replica.leader_id != self.leader_id:
+            return None  # It has changed since all were looked at.
+        if not replica.partition.is_open:
+            return None
+        durable = replica.partition.log.replication.durable_offset
+        if durable > follower.written_end:
+            # A write that was in flight when it began to follow has ended since.
+            self._outdated.append(replica)
+            return None
+        if follower.synced_end != follower.written_end:
+            # The log says what is synced, whatever became of the response that brought it.
+            _note_synced(replica, follower)
+        return follower.next_fetch()
+
     # Answers.
 
-    async def _take(
-        self, response: PeerFetchResponse, asked: Mapping[PartitionId, _SentPartition]
-    ) -> bool:
+    async def _take(self, response: PeerFetchResponse) -> bool:
         """Take over a response; return whether the next fetch need not wait.
 
         What goes wrong with one partition must not keep the others from being finished: one whose
         records were written and not reported as synced would not be fetched for any more.
         """
         taken: list[_TakenPartition] = []
+        writes = _Writes()
         is_done = True
         for result in response.partitions:
-            sent = asked.get(PartitionId(result.topic_id, result.index))
+            sent = self._sent.get(PartitionId(result.topic_id, result.index))
             if sent is None:
                 continue
             try:
@@ -228,25 +325,26 @@ class ReplicaFetcher:
                         sent.fetch, result.diverging.epoch, result.diverging.end_offset
                     )
                 else:
-                    taken.append(_TakenPartition(sent, result, self._write(sent, result)))
+                    taken.append(_TakenPartition(sent, result, self._write(sent, result, writes)))
             except Exception as error:  # noqa: BLE001 - it is logged there.
                 is_done = False
                 await self._begin_again(sent.replica, error)
-        if writes := [item.write for item in taken if item.write is not None]:
-            await asyncio.wait(writes)
+        await writes.wait()
         for item in taken:
             try:
-                if item.write is not None:
-                    _check_written(item.write)
+                if item.write is not None and item.write.error is not None:
+                    raise item.write.error
                 await self._finish(item.sent, item.result)
             except Exception as error:  # noqa: BLE001 - it is logged there.
                 is_done = False
                 await self._begin_again(item.sent.replica, error)
         return is_done
 
-    async def _begin_again(self, replica: LocalReplica, error: Exception) -> None:
-        """Follow from where the log is, after records were not taken over."""
-        if isinstance(error, MillstreamError):
+    async def _begin_again(self, replica: LocalReplica, error: Exception | None) -> None:
+        """Follow from where the log is, after an error because records were not taken over."""
+        if error is None:
+            logger.info("%s: follows from the end of its log", replica)
+        elif isinstance(error, MillstreamError):
             logger.warning("%s: records were not taken over: %s", replica, error)
         else:
             self._context.counters.internal_errors += 1
@@ -260,25 +358,26 @@ class ReplicaFetcher:
             logger.error("%s", replica.follow_problem)  # noqa: TRY400
 
     def _write(
-        self, sent: _SentPartition, result: PeerFetchResponsePartition
-    ) -> asyncio.Future[Any] | None:
+        self, sent: _SentPartition, result: PeerFetchResponsePartition, writes: _Writes
+    ) -> _SliceWrite | None:
         """Write the slice of a result, if the machine accepts it."""
-        replica, fetch = sent
+        replica, fetch, _ = sent
         follower = replica.follower
         if follower is None:
             return None
         follower.answered(fetch, result.high_watermark)
         if not result.batches and not result.is_last_of_segment:
             return None
-        return self._write_slice(sent, follower, result)
+        return self._write_slice(sent, follower, result, writes)
 
     def _write_slice(
         self,
         sent: _SentPartition,
         follower: FollowerReplica,
         result: PeerFetchResponsePartition,
-    ) -> asyncio.Future[Any] | None:
-        replica, fetch = sent
+        writes: _Writes,
+    ) -> _SliceWrite | None:
+        replica, fetch, _ = sent
         source = decode_slice(result, fetch.offset)
         log = replica.partition.log
         if replica.should_copy(fetch, source, result.high_watermark):
@@ -307,24 +406,25 @@ class ReplicaFetcher:
                     f" offset {end.offset}, byte {end.position} of segment {end.segment}"
                 )
                 return None
+        write = writes.add()
         try:
-            written = log.replication.append(source)
+            log.replication.submit(source, write)
         except Unavailable as error:  # For example a full disk: it is fetched again.
-            failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            failed.set_exception(error)
-            return failed
+            write.set_exception(error)
+            return write
         except MillstreamError as error:
+            write.set_exception(error)
             replica.stop(f"a slice of the leader was not accepted: {error}")
             return None
         self._context.counters.fetched_bytes += len(source.data)
         if source.data:
             replica.partition.producers.add(source.data)
             follower.written(offered)
-        return written
+        return write
 
     async def _finish(self, sent: _SentPartition, result: PeerFetchResponsePartition) -> None:
         """Tell the machine what is synced, and readers what is committed."""
-        replica, _ = sent
+        replica = sent.replica
         follower = replica.follower
         if follower is None or not replica.partition.is_open:
             return
@@ -333,9 +433,7 @@ class ReplicaFetcher:
             replica.follow_problem = f"{replica}: {log.offline}"
             self._on_repair(replica)
             return
-        end = log.replication.position
-        follower.segment_base, follower.position = end.segment, end.position
-        follower.synced(log.replication.durable_offset)
+        _note_synced(replica, follower)
         replica.advance()
         await self._follow_start(replica, result)
 
@@ -357,9 +455,9 @@ class ReplicaFetcher:
 
     async def _refused(self, sent: _SentPartition, result: PeerFetchResponsePartition) -> bool:
         """React to an error; return whether the next fetch need not wait."""
-        replica, fetch = sent
+        replica, fetch, _ = sent
         code = result.error_code
-        self._known.pop(replica.key, None)
+        self._sent.pop(replica.key, None)
         # The leader has deleted what comes next, on purpose; or it has removed tombstones that come
         # next, and this replica may have older records of their keys. Everybody knows.
         is_behind = max(result.log_start, result.tombstones_removed) > fetch.offset
@@ -376,10 +474,27 @@ class ReplicaFetcher:
         return False
 
 
-def _check_written(write: asyncio.Future[Any]) -> None:
-    """Raise if records were not written."""
-    if write.cancelled():
-        # Not the error of the future, which would cancel the task that fetches.
-        raise Unavailable("the write was cancelled")
-    if (error := write.exception()) is not None:
-        raise error
+def _note_synced(replica: LocalReplica, follower: FollowerReplica) -> None:
+    """Tell the machine what the log has, and what of it is synced."""
+    replication = replica.partition.log.replication
+    end = replication.position
+    follower.segment_base, follower.position = end.segment, end.position
+    follower.synced(replication.durable_offset)
+
+
+def _requested(
+    key: PartitionId, replica: LocalReplica, fetch: ReplicaFetch
+) -> PeerFetchRequestPartition:
+    log = replica.partition.log
+    return PeerFetchRequestPartition(
+        topic_id=key.topic_id,
+        index=key.partition,
+        leader_epoch=fetch.leader_epoch,
+        fetch_offset=fetch.offset,
+        last_fetched_epoch=fetch.last_epoch,
+        revision=fetch.revision,
+        log_start=log.start_offset,
+        bytes_max=PARTITION_BYTES_MAX,
+        cleaned_offset=log.replication.cleaned_offset,
+        tombstones_removed=log.replication.tombstones_removed,
+    )

@@ -110,6 +110,7 @@ class ReplicaManager:
         replica = LocalReplica(self.context, topic, partition, key)
         replica.on_leading = self._on_leading
         replica.on_news = self._on_news
+        replica.on_high_watermark = self._on_high_watermark
         replica.on_due = self._tick_now
         partition.replica = replica
         self.replicas[key] = replica
@@ -131,6 +132,9 @@ class ReplicaManager:
 
     def _on_news(self, replica: LocalReplica) -> None:
         self.server.wake(replica.key)
+
+    def _on_high_watermark(self, replica: LocalReplica) -> None:
+        self.server.note_high_watermark(replica.key)
 
     # Following the cluster.
 
@@ -160,6 +164,7 @@ class ReplicaManager:
                 logger.warning("%d leaderships were not handed over in time", left)
                 return
             for replica in handed:
+                replica.hand_over()  # Its successor may only now have joined the ISR.
                 self._tick_now(replica)
             await asyncio.sleep(TICK_SECONDS / 4)
 
@@ -233,14 +238,21 @@ class ReplicaManager:
             self._run_after(self._applying.get(key), key, change)
         )
         self._applying[key] = task
+        self._followers_changed()
         task.add_done_callback(lambda done: self._applied(key, done))
         return task
 
     def _applied(self, key: PartitionId, task: asyncio.Task[None]) -> None:
         if self._applying.get(key) is task:
             del self._applying[key]
+            self._followers_changed()
         if not task.cancelled():
             task.exception()  # Who waits for it gets it.
+
+    def _followers_changed(self) -> None:
+        """Tell the fetchers that a replica begins to change, and follows nobody, or has ended."""
+        for fetcher in self._fetchers.values():
+            fetcher.forget_followed()
 
     async def _run_after(
         self,

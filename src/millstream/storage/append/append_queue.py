@@ -180,6 +180,7 @@ class AppendQueue:
                 )
             if append.on_admit is not None:
                 append.on_admit(offset)
+                append.on_admit = None  # It may refer to the append: a cycle keeps its memory.
         except Exception as error:  # noqa: BLE001 - passed on to the appender, who may have raised it.
             if isinstance(error, LogFull):
                 self._counters.refusals["limit"] += 1
@@ -190,7 +191,7 @@ class AppendQueue:
         self.pending.append(append)
         self.unflushed_bytes += append.size
         self._budget.acquire(append.size)
-        if self._is_memory:
+        if self._is_memory and not self._is_replica:  # Which tells its leader what is written.
             # The caller may reuse its buffer once the batch is acknowledged.
             append.batch = bytes(append.batch)
             append.acknowledge()

@@ -29,7 +29,7 @@ from millstream.errors import (
 from millstream.storage.append.active_segments import ActiveSegments
 from millstream.storage.append.append_queue import AppendQueue
 from millstream.storage.append.commit_state import CommitState
-from millstream.storage.append.pending_append import Appended
+from millstream.storage.append.pending_append import Appended, AppendWaiter
 from millstream.storage.append.replica_append import ReplicaAppend
 from millstream.storage.compaction.cleaner import LogCleaner
 from millstream.storage.files.partition_metadata import PartitionMetadata
@@ -236,16 +236,16 @@ class LogReplication:
         Before a replica serves readers, `decisions.settle` has to be awaited.
         """
         self._set_role(is_replica=True)
-        refusal = Unavailable(f"{self._context.name} becomes a replica")
-        if self._queue.pending:
-            self._queue.rewind(self._queue.pending[0].offset)
-        self._queue.refuse_waiting(refusal)
-        self._queue.refuse_pending(refusal)
-        await self._wait_until_durable()
+        await self.settle_writes()
         await self._context.metadata_file.run_exclusive(self._forget_unused_epochs())
         await self.decisions.begin()
         if (offline := self._offline()) is not None:
             raise offline
+
+    async def settle_writes(self) -> None:
+        """Refuse what a replica has not written yet, and wait until the rest is durable."""
+        self._refuse_unwritten(f"{self._context.name} becomes a replica")
+        await self._wait_until_durable()
 
     async def _wait_until_durable(self) -> None:
         """Wait until all that is written is durable, or the log fails.
@@ -350,18 +350,29 @@ class LogReplication:
         that of other appends: too much unflushed data makes a slice wait, at most `timeout`
         seconds. An empty slice that is the last of its segment finishes the segment.
         """
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.submit(source, future, is_checked=is_checked, timeout=timeout)
+        return future
+
+    def submit(
+        self,
+        source: ReplicaSlice,
+        waiter: AppendWaiter,
+        *,
+        is_checked: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Append a slice as `append` does; `waiter` receives the outcome without a turn."""
         self._queue.check_writable()
         if not self._queue.is_replica:
             raise RequestError(f"{self._context.name} is no replica: it takes no slices")
         headers = validate_slice(source, is_checked=is_checked)
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        append = ReplicaAppend(source, headers, future, lambda _: self._place(append))
+        append = ReplicaAppend(source, headers, waiter, lambda _: self._place(append))
         if headers:
             self._queue.submit_slice(append, timeout)
         else:
             self._finish_segment(source)
-            future.set_result(Appended(source.offset, source.offset - 1, None))
-        return future
+            waiter.set_result(Appended(source.offset, source.offset - 1, None))
 
     def _place(self, append: ReplicaAppend) -> None:
         """Decide where a slice is written, when it is admitted; raise if it does not belong."""

@@ -38,7 +38,7 @@ from millstream.records.control import Marker, read_marker
 from millstream.records.iterate import first_offset_at, read_records
 from millstream.storage.segment.damage import BatchPosition, find_next_batch
 from millstream.storage.segment.scan import check_stamped_fields
-from millstream.storage.segment.segment import Segment
+from millstream.storage.segment.segment import GrowingSegment, Segment
 from millstream.storage.segment.stripped_batches import DeletedRecordFilter
 
 _WALK_BYTES = 256 * 1024
@@ -117,9 +117,9 @@ def read_slice(
     progress. A batch with masked records is returned alone. Raises `DamagedRecords` if that batch
     is damaged; a damaged one behind it ends the slice.
     """
-    entry = segment.index().for_offset(offset)
-    window = _Window(segment, limit, entry.position, _SEEK_BYTES + size_max)
-    position, header = window.find(entry.position, entry.offset, offset, is_checked=is_checked)
+    base_offset, position = _known_batch(segment, offset)
+    window = _Window(segment, limit, position, _SEEK_BYTES + size_max)
+    position, header = window.find(position, base_offset, offset, is_checked=is_checked)
     start = position
     if masked is not None:
         hidden = masked.next_at(header.base_offset)
@@ -150,6 +150,16 @@ def read_slice(
             break  # A read from there reports it.
     address = Address(segment.base_offset, start)
     return Slice(window.kept_bytes(start, position), next_offset, address)
+
+
+def _known_batch(segment: Segment, offset: int) -> tuple[int, int]:
+    """Return offset and position of a batch at or before `offset`, and not far from it."""
+    if type(segment) is GrowingSegment:
+        last = segment.last_batch  # Once: the writer replaces it.
+        if last is not None and offset >= last[0]:
+            return last
+    entry = segment.index().for_offset(offset)
+    return entry.offset, entry.position
 
 
 def read_at(

@@ -212,6 +212,11 @@ class GrowingSegment:
         # Position of the last entry; before the first batch, low enough for that to get an entry.
         self._indexed = index[len(index) - 1].position if len(index) else -(2**62)
         self._reserved = 0
+        self.last_batch: tuple[int, int] | None = None
+        """Offset and position of the batch that was added last, if any was since it was opened.
+
+        Readers at the end of a log ask for it, and need not walk there from an entry of the index.
+        """
 
     @property
     def next_offset(self) -> int:
@@ -273,6 +278,7 @@ class GrowingSegment:
         if stats.size - self._indexed >= self.log_directory.index_interval_bytes:
             self._index.add(stats.next_offset, stats.size, stats.timestamp_max)
             self._indexed = stats.size
+        self.last_batch = (stats.next_offset, stats.size)
         stats.add(header, size, header_bytes)
 
 
