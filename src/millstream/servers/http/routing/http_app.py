@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -228,10 +229,17 @@ class HttpApp:
         access = self._access
         if access is not None and not operation.access.is_open:
             check_rights(request, operation)
-            with self._running.watched(request):
+            with self._running.watched(request), self._slot(request):
                 await self._handle_allowed(request, operation, send)
         else:
             await self._handle_allowed(request, operation, send)
+
+    def _slot(self, request: HttpRequest) -> AbstractContextManager[None]:
+        """Count a request in flight for its caller; at the node that it was sent to."""
+        slots = None if self._context is None else self._context.broker.caps.requests
+        if slots is None or FORWARDED in request.scope:
+            return nullcontext()
+        return slots.taken(request.caller)
 
     async def _handle_allowed(
         self, request: HttpRequest, operation: HttpOperation, send: Send

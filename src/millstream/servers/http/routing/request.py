@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -105,6 +106,11 @@ class HttpRequest(Request):
             self.granted.append((Operation.CREATE, CLUSTER))
         else:
             self.require_topic(Operation.CREATE, name)
+
+    def live_slot(self) -> AbstractContextManager[None]:
+        """Count a live connection for the caller; raises `CapExceeded` if it has too many."""
+        slots = self.context.broker.caps.live
+        return nullcontext() if slots is None else slots.taken(self.caller)
 
     def note_changes(self) -> None:
         """Record what the caller has created, changed or deleted with this request."""
