@@ -55,6 +55,8 @@ def test_a_slot_is_given_back_when_the_work_fails() -> None:
 
 def test_those_without_a_login_are_counted_by_address() -> None:
     assert slot_holder(Caller(host="10.0.0.1")) != slot_holder(Caller(host="10.0.0.2"))
+    tricky = Caller(user(slot_holder(Caller(host="10.0.0.1"))), "10.0.0.1")
+    assert slot_holder(tricky) != slot_holder(Caller(host="10.0.0.1"))
     assert slot_holder(ALICE) == slot_holder(Caller(user("alice"), "10.0.0.9"))
 
 

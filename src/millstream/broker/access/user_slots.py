@@ -32,7 +32,7 @@ class SlotWaiter(Protocol):
 def slot_holder(caller: Caller) -> str:
     """Return whom the slots of a caller are counted for."""
     if caller.principal == ANONYMOUS:
-        return f"{ANONYMOUS} at {caller.host}"
+        return f"{caller.host}, without a login,"  # Unlike any user.
     return str(caller.principal)
 
 

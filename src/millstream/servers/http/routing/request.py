@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 CHANGES = frozenset({Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS})
 """Rights to change something that lasts, other than records."""
 
+ABORT = (Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
+"""The right to end the transaction of someone else."""
+
 FORWARDED = "millstream.forwarded"
 """In the scope of a request that another node has forwarded: the id of that node."""
 
@@ -117,7 +120,8 @@ class HttpRequest(Request):
         access = self.context.access
         if access is not None:
             for operation, resource in dict.fromkeys(self.granted):
-                if operation in CHANGES:
+                # Nothing but an abort needs a right to a transactional id.
+                if operation in CHANGES or (operation, resource.kind) == ABORT:
                     access.note_change(self.caller, operation, resource)
 
     def may(self, operation: Operation, resource: Resource) -> bool:
