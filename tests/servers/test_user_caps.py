@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
@@ -33,6 +34,7 @@ from millstream.protocols.kafka.messages.fetch import (
 )
 from millstream.protocols.kafka.messages.metadata import MetadataRequest
 from millstream.protocols.kafka.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from millstream.servers.kafka.logins import KafkaLogins
 from millstream.testing.broker import RunningBroker, running_broker
 from tests.servers.http.calls import ask
 from tests.servers.http.live.websockets_client import talking
@@ -412,6 +414,21 @@ def test_a_node_stops_while_requests_wait_for_a_slot(tmp_path: Path) -> None:
         assert caps.requests.is_unused
 
 
+def test_requests_that_come_before_a_login_are_not_counted(busy: LiveNode) -> None:
+    """Else failed logins, which take seconds, would keep others of their address from theirs."""
+    node = busy.node
+    with RawClient(node.bootstrap, timeout=60) as client:
+        for _ in range(5):
+            client.send(MetadataRequest(topics=None))
+        assert slots_of(node).is_unused
+        for _ in range(5):
+            client.receive()
+        assert log_in(client, "alice").error_code == 0
+        client.send(long_fetch(node))
+        until(lambda: slots_of(node).count_of("User:alice") == 1)
+    until(lambda: slots_of(node).is_unused)
+
+
 # Connections.
 
 
@@ -452,6 +469,29 @@ def test_a_wrong_password_takes_no_slot(tmp_path: Path) -> None:
             answer = client.call(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"))
             assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             assert connections.is_unused
+
+
+def test_a_login_that_is_complete_when_its_client_has_gone_takes_no_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, connections=1, requests=5) as node:
+        prepared(node)
+        listener = node.server._kafka
+        real, done = KafkaLogins.check_password, threading.Event()
+
+        async def check_late(logins: KafkaLogins, login: Any) -> Any:
+            credential = await real(logins, login)
+            await listener._connections.wait_until_none()
+            asyncio.get_running_loop().call_later(0.1, done.set)
+            return credential
+
+        monkeypatch.setattr(KafkaLogins, "check_password", check_late)
+        with RawClient(node.bootstrap, timeout=60) as client:
+            client.call(SaslHandshakeRequest(mechanism="PLAIN"))
+            client.send(SaslAuthenticateRequest(auth_bytes=f"\0alice\0{PASSWORD}".encode()))
+        assert done.wait(60)
+        assert node.server.broker.caps.connections.is_unused
+        assert slots_of(node).is_unused
 
 
 def test_connections_by_certificate_count_for_its_user(

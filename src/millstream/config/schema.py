@@ -513,9 +513,9 @@ class BrokerConfig(_Limited):
     """
 
     limit_requests_per_user: int = 0
-    """Requests of one user that a node works on at once, long polls and event streams among them,
-    or of one address of clients that have not logged in. Beyond this, a request is refused over
-    HTTP, and over Kafka waits until another one is answered.
+    """Requests of one user that a node works on at once, long polls and event streams among them;
+    over HTTP also those of one address of clients that have not logged in. Beyond this, a request
+    is refused over HTTP, and over Kafka waits until another one is answered.
     """
 
     _optional: ClassVar[frozenset[str]] = frozenset(

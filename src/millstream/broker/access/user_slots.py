@@ -1,8 +1,8 @@
 """Slots: how much of something each user has in use on this node at once.
 
 Connections, live connections and requests in flight take a slot when they begin, and give it back
-when they end, however they end. Callers that have not logged in are counted by their address, so
-that one of them does not lock out the others.
+when they end, however they end. Callers of HTTP that have not logged in are counted by their
+address, so that one of them does not lock out the others.
 
 Who is refused learns the limit. A server whose clients send ahead lets them wait instead: `wait`
 has a waiter woken when a slot is free.

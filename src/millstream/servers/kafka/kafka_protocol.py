@@ -63,14 +63,12 @@ class KafkaProtocol(FrameConnection):
         self._throttled_until = 0.0
         self._is_ending = False
         self._login: ConnectionLogin | None = None
-        caps = listener.caps
-        self._request_slots = caps.requests
-        """Slots for requests; None if their number has no cap."""
-        self._connection_slots = caps.connections
+        self._caps = listener.caps
+        self._request_slots: UserSlots | None = None
+        """Slots for requests; None before a login, and if their number has no cap. Requests of
+        others must not delay a login."""
         self._holder = ""
-        """Whom the requests are counted for."""
-        self._connection_holder: str | None = None
-        """Whom the connection is counted for; nobody before a login."""
+        """Whom the connection and its requests are counted for; nobody before a login."""
         self.caller = NOBODY
         """Who sends the requests: replaced when the client connects, and when it logs in."""
         self.client_id = ""
@@ -85,7 +83,6 @@ class KafkaProtocol(FrameConnection):
         super().connection_made(transport)
         if self._listener.access is not None:
             self.caller = Caller(host=self.host)
-            self._holder = slot_holder(self.caller)
         holder = certificate_holder(transport, self._listener.principal_rules)
         if holder is None or self._is_closing:
             return
@@ -165,23 +162,23 @@ class KafkaProtocol(FrameConnection):
 
     def _move_slots(self, holder: str) -> None:
         """Count this connection and its requests for someone else."""
-        connections, requests = self._connection_slots, self._request_slots
-        if connections is not None and holder != self._connection_holder:
+        if holder == self._holder or self._is_closing:  # None would be given back any more.
+            return
+        connections, requests = self._caps.connections, self._caps.requests
+        if connections is not None:
             connections.check(holder)
-            if self._connection_holder is not None:
-                connections.give_back(self._connection_holder)
+        self._give_back_slots()
+        if connections is not None:
             connections.take(holder)
-            self._connection_holder = holder
-        if requests is not None and holder != self._holder:
-            requests.forget(self._holder, self)
-            requests.give_back(self._holder, len(self._requests))
+        if requests is not None:
             requests.take(holder, len(self._requests))
-        self._holder = holder
+        self._holder, self._request_slots = holder, requests
 
     def _give_back_slots(self) -> None:
-        if self._connection_slots is not None and self._connection_holder is not None:
-            self._connection_slots.give_back(self._connection_holder)
-            self._connection_holder = None
+        if not self._holder:
+            return
+        if self._caps.connections is not None:
+            self._caps.connections.give_back(self._holder)
         if self._request_slots is not None:
             self._request_slots.forget(self._holder, self)
             self._request_slots.give_back(self._holder, len(self._requests))
