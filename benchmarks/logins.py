@@ -59,13 +59,14 @@ def main() -> None:
     parser.add_argument("what", choices=["names", "flood"])
     parser.add_argument("--logins", type=int, default=2_000, help="of each kind, for names")
     parser.add_argument("--seconds", type=float, default=30.0, help="of failed logins, for flood")
+    parser.add_argument("--durability", default="fsync", help="of the topic of flood")
     arguments = parser.parse_args()
     if arguments.what == "names":
         asyncio.run(names(arguments.logins))
         return
     for mechanism in (SaslMechanism.SCRAM_SHA_256, SaslMechanism.PLAIN):
         with tempfile.TemporaryDirectory() as folder:
-            flood(Path(folder), mechanism, arguments.seconds)
+            flood(Path(folder), mechanism, arguments.seconds, arguments.durability)
 
 
 async def names(count: int) -> None:
@@ -130,7 +131,7 @@ async def attempt(logins: KafkaLogins, mechanism: SaslMechanism, name: str) -> f
 # Other clients while logins fail.
 
 
-def flood(folder: Path, mechanism: SaslMechanism, seconds: float) -> None:
+def flood(folder: Path, mechanism: SaslMechanism, seconds: float, durability: str) -> None:
     """Compare the produces of a client with and without failed logins."""
     settings = (
         "access.enabled=true",
@@ -143,9 +144,9 @@ def flood(folder: Path, mechanism: SaslMechanism, seconds: float) -> None:
         multiprocessing.Pool(1) as pool,
     ):
         with closing(paths.HttpConnection(node.ports["http"])) as http:
-            http.ask("PUT", f"/v1/topics/{TOPIC}", {"durability": "memory"})
+            http.ask("PUT", f"/v1/topics/{TOPIC}", {"durability": durability})
         with closing(paths.KafkaConnection(node.ports["kafka"])) as client:
-            frame = paths.produce_frame(TOPIC, [paths.record_batch([bytes(100)])], acks=1)
+            frame = paths.produce_frame(TOPIC, [paths.record_batch([bytes(100)])], acks=-1)
             produce(client, frame, 2.0)  # To warm up.
             taken: dict[str, list[float]] = {"quiet": [], "failing": []}
             failed = 0
@@ -157,8 +158,9 @@ def flood(folder: Path, mechanism: SaslMechanism, seconds: float) -> None:
                 failed += failing.get(60)
     quiet, failing_ms = (_percentile(found, 0.99) * 1e3 for found in taken.values())
     print(
-        f"{mechanism.value:14} p99 of {len(taken['quiet'])} produces {quiet:.2f} ms, of"
-        f" {len(taken['failing'])} beside {failed} failed logins {failing_ms:.2f} ms:"
+        f"{mechanism.value:14} {durability}: p99 of {len(taken['quiet'])} produces"
+        f" {quiet:.2f} ms, of {len(taken['failing'])} beside {failed} failed logins"
+        f" {failing_ms:.2f} ms:"
         f" {failing_ms / quiet:.2f} times; medians"
         f" {_percentile(taken['quiet'], 0.5) * 1e3:.2f} and"
         f" {_percentile(taken['failing'], 0.5) * 1e3:.2f} ms"

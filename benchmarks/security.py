@@ -89,9 +89,8 @@ class MeasuredNode:
         connection.close()
 
     def cpu_seconds(self) -> float:
-        """User and system time of the process so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """User and system time of the process so far, to the nanosecond."""
+        return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def send(self, frame: bytes, count: int) -> None:
         """Send a request many times, some of them ahead of the responses."""
