@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -122,6 +121,7 @@ class HttpApp:
         self._is_starting = is_starting
         self._is_console_writable = is_console_writable
         self._access = None if context is None else context.access
+        self._slots = None if context is None else context.broker.caps.requests
         self._running = RunningRequests(self._access)
         # Every operation is counted from 0, so that it is visible before its first request.
         for path in self.router.paths.values():
@@ -229,17 +229,15 @@ class HttpApp:
         access = self._access
         if access is not None and not operation.access.is_open:
             check_rights(request, operation)
-            with self._running.watched(request), self._slot(request):
-                await self._handle_allowed(request, operation, send)
+            slots = self._slots
+            with self._running.watched(request):
+                if slots is None or FORWARDED in request.scope:  # There it has one already.
+                    await self._handle_allowed(request, operation, send)
+                else:
+                    with slots.taken(request.caller):
+                        await self._handle_allowed(request, operation, send)
         else:
             await self._handle_allowed(request, operation, send)
-
-    def _slot(self, request: HttpRequest) -> AbstractContextManager[None]:
-        """Count a request in flight for its caller; at the node that it was sent to."""
-        slots = None if self._context is None else self._context.broker.caps.requests
-        if slots is None or FORWARDED in request.scope:
-            return nullcontext()
-        return slots.taken(request.caller)
 
     async def _handle_allowed(
         self, request: HttpRequest, operation: HttpOperation, send: Send
