@@ -664,21 +664,22 @@ def measure(
             for embedded in (False, True):
                 chosen = [load for load in loads if load.is_embedded == embedded]
                 if chosen:
-                    for name, figure in _measure_in_one_server(chosen, metric, results):
+                    for name, figure in measure_in_one_server(chosen, metric, results):
                         figures[name][metric].append(figure)
             seconds = time.monotonic() - began
             print(f"{metric} {number + 1}/{repeat}: {seconds:.0f} s", file=sys.stderr)
         yield figures
 
 
-def _measure_in_one_server(
-    loads: Sequence[Load], metric: str, results: Path
+def measure_in_one_server(
+    loads: Sequence[Load], metric: str, results: Path, options: Sequence[str] = ()
 ) -> Iterator[tuple[str, float]]:
+    """Yield the cost of a request of each load, in one process with more options."""
     with tempfile.TemporaryDirectory(dir=results, ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
         data = folder / "data"
         command = embedding_command(data) if loads[0].is_embedded else node_command(data)
-        with running(command, metric, folder) as server:
+        with running([*command, *options], metric, folder) as server:
             used, began = server.read_when_quiet()
             time.sleep(IDLE_SECONDS)
             used_after, ended = server.read_when_quiet()

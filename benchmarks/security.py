@@ -1,10 +1,11 @@
-"""Measures what logins and TLS cost a node: CPU of its process, beside one without them.
+"""Measures what logins and TLS cost a node, beside one without them.
 
-    python benchmarks/security.py gate              small produces, with logins on and off
+    python benchmarks/security.py gate              small requests, with logins off and on
     python benchmarks/security.py tls               produces and fetches of 1 MB, by TLS and plain
 
-CPU of the process, user and system, in rounds that take turns: the machine may have other work,
-which makes times useless, and these noisy. The limit of TLS is that of the `ssl` module, which
+The gate is measured in instructions, counted as `paths.py` does, since it is less than the noise
+of times. TLS is measured in CPU of the process, user and system, in rounds that take turns: the
+machine may have other work. The limit of TLS is that of the `ssl` module, which
 encrypts and decrypts the same bytes in a loop.
 """
 
@@ -22,9 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+import paths
 
 from millstream.protocols.kafka.apis import APIS
 from millstream.protocols.kafka.codec.message import encode
@@ -45,6 +49,7 @@ TOPIC = "bench"
 MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
 PRODUCE, FETCH = 0, 1
 PIPELINED = 50
+SIZE = 1_000_000
 
 
 class MeasuredNode:
@@ -54,8 +59,6 @@ class MeasuredNode:
         folder.mkdir()
         self.data = str(folder / "data")
         self._tls = tls
-        self._is_secured = "access.enabled=true" in options
-        token = self._first_token() if self._is_secured else None
         command = [MILLSTREAM, "serve", "--data", self.data, "--kafka", "127.0.0.1:0"]
         self.process = subprocess.Popen(
             [*command, "--http", "127.0.0.1:0", "--log-level", "error", *options],
@@ -68,37 +71,27 @@ class MeasuredNode:
                 break
             places |= dict([line.split()[:2]]) if len(line.split()) > 1 else {}
         self._http = places["http"].partition("://")[2].rstrip("/")
-        self._ask("PUT", f"/v1/topics/{TOPIC}", {"durability": "memory"}, token)
-        if token is not None:
-            for operation in ("read", "write"):
-                acl = {"user": "ANONYMOUS", "resource_type": "topic", "resource": TOPIC}
-                self._ask("POST", "/v1/access/acls", acl | {"operation": operation}, token)
+        self._ask("PUT", f"/v1/topics/{TOPIC}", {"durability": "memory"})
         host, _, port = places["kafka"].rpartition(":")
-        self.socket = socket.create_connection((host, int(port)))
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname=host)
 
-    def _first_token(self) -> str:
-        command = [MILLSTREAM, "access", "init", "--data", self.data]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    def _ask(self, method: str, path: str, body: Any, token: str | None) -> None:
+    def _ask(self, method: str, path: str, body: Any) -> None:
         if self._tls is None:
             connection = http.client.HTTPConnection(self._http)
         else:
             connection = http.client.HTTPSConnection(self._http, context=self._tls)
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        connection.request(method, path, json.dumps(body), headers)
+        connection.request(method, path, json.dumps(body))
         response = connection.getresponse()
         text = response.read()
         assert response.status < 300, text
         connection.close()
 
     def cpu_seconds(self) -> float:
-        """User and system time of the process so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """User and system time of the process so far, to the nanosecond."""
+        return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def send(self, frame: bytes, count: int) -> None:
         """Send a request many times, some of them ahead of the responses."""
@@ -161,18 +154,35 @@ def rounds(
     return {name: statistics.median(taken) for name, taken in seconds.items()}
 
 
-def gate(folder: Path, count: int, turns: int) -> None:
-    nodes = {
-        "off": MeasuredNode(folder / "off"),
-        "on": MeasuredNode(folder / "on", "--set", "access.enabled=true"),
-    }
-    cost = rounds(nodes, produce_frame(100), count, turns)
-    print(f"small produce, {count} requests, {turns} rounds, CPU of the node")
-    for name, seconds in cost.items():
-        print(f"  logins {name:4} {seconds * 1e6:8.2f} µs")
-    print(f"  cost of the gate {100 * (cost['on'] / cost['off'] - 1):+.1f} %, goal 3 %")
-    for node in nodes.values():
-        node.close()
+GATES = {
+    "logins off": (),
+    "logins on": ("access.enabled=true", "access.super_users=ANONYMOUS"),
+    "and caps": (
+        "access.enabled=true",
+        "access.super_users=ANONYMOUS",
+        "limits.connections_per_user=10",
+        "limits.live_connections_per_user=10",
+        "limits.requests_per_user=1000",
+    ),
+}
+"""Settings of the nodes that are compared. The first decision for a topic is remembered by the
+connection, and takes the same time for a super user as for others."""
+
+
+def gate(folder: Path, names: Sequence[str]) -> None:
+    """Count the instructions of small requests, which do not depend on other work."""
+    loads = [load for load in paths.LOADS if load.name in names]
+    costs: dict[str, dict[str, float]] = {}
+    for gate_name, settings in GATES.items():
+        options = [part for setting in settings for part in ("--set", setting)]
+        measured = paths.measure_in_one_server(loads, paths.INSTRUCTIONS, folder, options)
+        costs[gate_name] = dict(measured)
+    without = costs["logins off"]
+    for name in without:
+        for gate_name, found in costs.items():
+            added = 100 * (found[name] / without[name] - 1)
+            print(f"{name:14} {gate_name:12} {found[name]:9,.0f} instructions {added:+.1f} %")
+    print("goal of logins on: 3 % of a small produce")
 
 
 def tls(folder: Path, count: int, turns: int) -> None:
@@ -188,12 +198,18 @@ def tls(folder: Path, count: int, turns: int) -> None:
     certificate.chmod(0o600)
     context = ssl.create_default_context(cafile=str(folder / "node.crt"))
     files = ("--set", f"tls.cert_file={certificate}", "--set", f"tls.key_file={certificate}")
-    nodes = {
-        "plain": MeasuredNode(folder / "plain"),
-        "tls": MeasuredNode(folder / "tls", *files, tls=context),
-    }
-    size = 1_000_000
-    limit = openssl_seconds(certificate, context, size)
+    # Before there are connections: they would be closed if no request came for so long.
+    limit = openssl_seconds(certificate, context, SIZE)
+    nodes: dict[str, MeasuredNode] = {}
+    with ExitStack() as stack:
+        for name, options, used in (("plain", (), None), ("tls", files, context)):
+            nodes[name] = MeasuredNode(folder / name, *options, tls=used)
+            stack.callback(nodes[name].close)
+        compare(nodes, limit, count, turns)
+
+
+def compare(nodes: dict[str, MeasuredNode], limit: float, count: int, turns: int) -> None:
+    size = SIZE
     per_gb = 1e9 / size
     for words, frame in (("produce 1 MB", produce_frame(size)), ("fetch 1 MB", fetch_frame(size))):
         cost = rounds(nodes, frame, count, turns)
@@ -203,8 +219,6 @@ def tls(folder: Path, count: int, turns: int) -> None:
             f" TLS {cost['tls'] * per_gb:.2f} s; TLS adds {added * per_gb:.2f} s,"
             f" the limit is {limit * per_gb:.2f} s; {limit / added if added > 0 else 1:.2f} of it"
         )
-    for node in nodes.values():
-        node.close()
 
 
 def openssl_seconds(certificate: Path, context: ssl.SSLContext, size: int) -> float:
@@ -235,12 +249,13 @@ def openssl_seconds(certificate: Path, context: ssl.SSLContext, size: int) -> fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=["gate", "tls"])
-    parser.add_argument("--requests", type=int)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--requests", type=int, help="of each round of tls; default: 100")
+    parser.add_argument("--rounds", type=int, default=7, help="of tls; default: %(default)s")
+    parser.add_argument("--load", action="append", metavar="NAME", help="of gate, as of paths.py")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.what == "gate":
-            gate(Path(folder), arguments.requests or 20_000, arguments.rounds)
+            gate(Path(folder), arguments.load or ["produce-1", "http-post-1"])
         else:
             tls(Path(folder), arguments.requests or 100, arguments.rounds)
 

@@ -71,7 +71,7 @@ class LogFull(RequestError):
 
 
 class CapExceeded(RequestError):
-    """The client has as many topics or partitions as the operator allows, or all clients have."""
+    """The client has as many topics, requests or the like as the operator allows, or all have."""
 
 
 class InvalidAddress(RequestError):

@@ -26,9 +26,15 @@ from millstream.clients.tls import ClientTls
 from millstream.config.certificates import CertificateFiles
 from millstream.config.schema import AccessConfig, ClientAuth, HttpConfig, TlsConfig
 from millstream.errors import InvalidConfig, NodeUnreachable
+from millstream.protocols.kafka.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+)
 from millstream.records.topic_partition import TopicPartition
 from millstream.servers.tls import ServerCertificates, distinguished_name
 from millstream.testing.broker import RunningBroker, running_broker
+from tests.servers.kafka.client import RawClient, batch_of, produce_request
 from tests.servers.peer.certificates import Authority
 
 WAIT_S = 10.0
@@ -492,3 +498,27 @@ def test_a_certificate_of_a_client_needs_its_key(tmp_path: Path) -> None:
         ClientTls(cert_file="a")
     with pytest.raises(InvalidConfig, match=r"cannot be used: .*missing\.pem"):
         ClientTls(ca_file=str(tmp_path / "missing.pem")).context()
+
+
+def test_large_responses_to_requests_that_were_sent_ahead_arrive_by_tls(
+    broker: RunningBroker, authority: Authority
+) -> None:
+    """Each fills the buffer of the connection, and the next begins when it was read."""
+    name, count, size = "ahead", 24, 400_000
+    memory = {"millstream.durability": "memory"}
+    topic = broker.run(broker.server.broker.topics.create(name, partitions=1, configs=memory))
+    with RawClient(broker.bootstrap, tls=authority.client_context(None)) as client:
+        stored = client.call(produce_request(name, batch_of(os.urandom(size))), 8)
+        assert stored.responses[0].partition_responses[0].error_code == 0
+        part = FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=size)
+        request = FetchRequest(
+            max_wait_ms=10_000,
+            min_bytes=1,
+            max_bytes=size,
+            topics=(FetchRequestTopic(topic=name, topic_id=topic.id, partitions=(part,)),),
+        )
+        for _ in range(count):
+            client.send(request)
+        for _ in range(count):
+            [found] = client.receive().responses
+            assert len(found.partitions[0].records) > size

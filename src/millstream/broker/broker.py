@@ -22,6 +22,7 @@ from typing import Protocol
 
 from millstream.broker.access.access import Access
 from millstream.broker.access.login_secret import load_login_secret
+from millstream.broker.access.user_slots import NO_USER_CAPS, UserCaps
 from millstream.broker.cluster_admin import ClusterAdmin, LoneNodeAdmin
 from millstream.broker.cluster_view import UNKNOWN_EPOCH, ClusterView, LoneNodeView
 from millstream.broker.dynamic_configs import DynamicConfigs
@@ -135,6 +136,8 @@ class Broker:
                 super_users=access_config.super_users,
                 are_reads_open=access_config.reads is ReadAccess.OPEN,
             )
+        self.caps = UserCaps(config) if self.access is not None else NO_USER_CAPS
+        """What users may have in use at once, on a node with logins."""
         self.quotas = Quotas(metadata, defaults=defaults_of(config))
         self.producer_ids = ProducerIds(metadata, self._find_producer_ids)
         self.appends = RecordAppender(clock)
@@ -292,6 +295,7 @@ class Broker:
             partitions=self.internal_partitions,
             log_config=state.log_config,
             metadata=self._metadata,
+            config=self.config,
             appends=self.appends,
             clock=self.clock,
             timers=self.timers,

@@ -496,6 +496,28 @@ class BrokerConfig(_Limited):
     limit_partitions_per_user: int = 0
     """Partitions that the topics of one user may have together."""
 
+    limit_queues: int = 0
+    """Queues that there may be in the node or cluster before clients can create no more."""
+
+    limit_queues_per_user: int = 0
+    """Queues that one user may have created. It needs `access.enabled`, as all that follow do."""
+
+    limit_connections_per_user: int = 0
+    """Connections to the Kafka server of a node that one user may have logged in on; a login beyond
+    this is refused.
+    """
+
+    limit_live_connections_per_user: int = 0
+    """WebSockets and event streams that one user may have open at a node, or one address of clients
+    that have not logged in.
+    """
+
+    limit_requests_per_user: int = 0
+    """Requests of one user that a node works on at once, long polls and event streams among them;
+    over HTTP also those of one address of clients that have not logged in. Beyond this, a request
+    is refused over HTTP, and over Kafka waits until another one is answered.
+    """
+
     _optional: ClassVar[frozenset[str]] = frozenset(
         {
             "limit_producer_bytes_per_second",
@@ -531,6 +553,11 @@ class BrokerConfig(_Limited):
         "limit_partitions": (0, 10_000_000),
         "limit_topics_per_user": (0, 10_000_000),
         "limit_partitions_per_user": (0, 10_000_000),
+        "limit_queues": (0, 10_000_000),
+        "limit_queues_per_user": (0, 10_000_000),
+        "limit_connections_per_user": (0, 10_000_000),
+        "limit_live_connections_per_user": (0, 10_000_000),
+        "limit_requests_per_user": (0, 10_000_000),
     }
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
+from millstream.broker.access.user_slots import NO_USER_CAPS
 from millstream.config.schema import KafkaConfig
 from millstream.errors import MalformedRequest
 from millstream.servers.block_pool import BLOCK_SIZE, BlockPool
@@ -79,6 +80,7 @@ class FakeListener:
         )
         self.counters = KafkaCounters()
         self.dispatcher = self
+        self.caps = NO_USER_CAPS
         self.access = self.logins = None
         self.principal_rules = "DEFAULT"
         self.is_draining = False

@@ -36,6 +36,7 @@ from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.loop_threads import LoopThreads
 from millstream.broker.queues.job_source import HoldReports, JobSource
 from millstream.broker.queues.queue import WorkQueue
+from millstream.broker.queues.queue_caps import QUEUES_GUARD_KEY, QueueCaps
 from millstream.broker.queues.queue_store import QueueStore
 from millstream.broker.queues.retention_holds import HoldEverything, ReportedHold
 from millstream.broker.queues.row import QUEUES_PREFIX, QueueRow, decode_row, encode_row, queue_key
@@ -51,9 +52,10 @@ from millstream.broker.state.state_writer import SEGMENT_BYTES_MAX
 from millstream.broker.topics.configs.topic_config import COMPACT, TopicConfig
 from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topic import Topic, TopicChange, TopicEvent
+from millstream.broker.topics.topic_caps import owner_of
 from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock, Timer, Timers
-from millstream.config.schema import Durability, LogConfig
+from millstream.config.schema import BrokerConfig, Durability, LogConfig
 from millstream.errors import (
     Busy,
     CoordinatorLoading,
@@ -110,6 +112,7 @@ class WorkQueues:
         partitions: InternalPartitions,
         log_config: LogConfig,
         metadata: Metadata,
+        config: BrokerConfig | None = None,
         appends: RecordAppender,
         clock: Clock,
         timers: Timers,
@@ -129,6 +132,7 @@ class WorkQueues:
         self._partitions = partitions
         self._log_config = log_config
         self._metadata = metadata
+        self._caps = QueueCaps(config or BrokerConfig(), metadata)
         self._is_shared = is_shared
         self._source = source
         self._hold_reports = hold_reports
@@ -456,35 +460,51 @@ class WorkQueues:
             raise InvalidRequest(
                 f"a node can have at most {QUEUES_MAX} queues, and has {len(self._rows)}"
             )
+        owner = owner_of(creator)
+        if creator is not None:
+            await self._caps.check(name, owner)  # Before there is a topic for nothing.
         self._creating.add(name)
         try:
             topic = await self._topics.ensure(name, creator=creator)
             self._check(name, topic.config)
+            row = self._new_row(topic, config, owner)
             create = self._create_shared if self._is_shared else self._create
-            return await create(topic, config), True
+            return await create(topic, row, is_capped=creator is not None), True
         finally:
             self._creating.discard(name)
 
-    def _new_row(self, topic: Topic, config: QueueConfig) -> QueueRow:
+    def _new_row(self, topic: Topic, config: QueueConfig, owner: str | None) -> QueueRow:
         return QueueRow(
             topic_id=topic.id,
             name=topic.name,
             config=config,
             secret=self._draw(SECRET_SIZE),
             is_ephemeral=topic.config.durability is Durability.EPHEMERAL,
+            owner=owner,
         )
 
-    async def _create_shared(self, topic: Topic, config: QueueConfig) -> WorkQueue:
+    async def _put_new(self, row: QueueRow, *, is_capped: bool) -> int | None:
+        """Store the row of a new queue; None if there is one already. Raises `CapExceeded`."""
+        key = queue_key(row.topic_id)
+        compares = [Compare(key, ABSENT)] if self._is_shared else []
+        puts = {key: encode_row(row)}
+        if not is_capped or not self._caps.concern(row.owner):
+            return await self._metadata.transact(compares=compares, puts=puts)
+        while True:
+            guard = await self._caps.check(row.name, row.owner)
+            revision = await self._metadata.transact(
+                compares=[*compares, *guard], puts={**puts, QUEUES_GUARD_KEY: b"{}"}
+            )
+            if revision is not None or await self._metadata.get(key) is not None:
+                return revision
+
+    async def _create_shared(self, topic: Topic, row: QueueRow, *, is_capped: bool) -> WorkQueue:
         """Create a queue in a cluster.
 
         Raises `NotCoordinator` if another node coordinates it, which the same request then finds
         created.
         """
-        row = self._new_row(topic, config)
-        key = queue_key(topic.id)
-        revision = await self._metadata.transact(
-            compares=[Compare(key, ABSENT)], puts={key: encode_row(row)}
-        )
+        revision = await self._put_new(row, is_capped=is_capped)
         if revision is None:
             raise Busy(f"queue {topic.name} was created concurrently")
         self._follow(row, revision)
@@ -492,14 +512,13 @@ class WorkQueues:
         await self._open_if_led(topic.name)
         return self.get(topic.name)
 
-    async def _create(self, topic: Topic, config: QueueConfig) -> WorkQueue:
-        row = self._new_row(topic, config)
+    async def _create(self, topic: Topic, row: QueueRow, *, is_capped: bool) -> WorkQueue:
         queue = await self._make(topic, row)
         try:
             await queue.store.settle()
             if self._topics.find(topic.name) is not topic:
                 raise UnknownQueue(f"topic {topic.name} was deleted while its queue was created")
-            revision = await self._metadata.transact(puts={queue_key(topic.id): encode_row(row)})
+            revision = await self._put_new(row, is_capped=is_capped)
         except BaseException as error:
             await queue.close(Stopping(f"queue {topic.name} was not created: {error}"))
             await self._partitions.delete(log_name(topic.id))

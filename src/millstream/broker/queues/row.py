@@ -30,6 +30,8 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the queue was closed with all answers on the disk. It matters for classes below
     `fsync`, which may have lost some otherwise.
     """
+    owner: str | None = None
+    """Who has created it, for caps: `User:alice`. None for those of older releases."""
 
 
 def queue_key(topic_id: uuid.UUID) -> str:

@@ -83,8 +83,16 @@ def _check(
     for noun, count, more, limit in zip(
         ("topics", "partitions"), counts, (growth.topics, growth.partitions), limits, strict=True
     ):
-        if limit and more and count + more > limit:
-            raise CapExceeded(
-                f"{more} more {noun} for {name} make {count + more} {whose}, limits.{noun}{suffix}"
-                f" is {limit}"
-            )
+        check_cap(name, noun, (count, more, limit), whose=whose, suffix=suffix)
+
+
+def check_cap(
+    name: str, noun: str, numbers: tuple[int, int, int], *, whose: str, suffix: str = ""
+) -> None:
+    """Raise `CapExceeded` if what there is and what is added exceed a limit, of which 0 is none."""
+    count, more, limit = numbers
+    if limit and more and count + more > limit:
+        raise CapExceeded(
+            f"{more} more {noun} for {name} make {count + more} {whose}, limits.{noun}{suffix}"
+            f" is {limit}"
+        )

@@ -202,5 +202,8 @@ class PendingFastProduce:
         response = ProduceResponse(responses=(named,), node_endpoints=endpoints)
         return encode_response(_API, request.version, request.correlation_id, response)
 
+    def abandon(self) -> None:
+        """Let the append finish, and answer then."""
+
     def cancel(self) -> None:
         """Let the append finish: it still needs the request's bytes, and releases them."""

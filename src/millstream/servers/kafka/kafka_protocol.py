@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.access.caller import NOBODY, Caller
 from millstream.broker.access.principal import USER, Principal
-from millstream.errors import MalformedRequest, MillstreamError
+from millstream.broker.access.user_slots import UserSlots, slot_holder
+from millstream.errors import CapExceeded, MalformedRequest, MillstreamError
 from millstream.records.batch import Bytes
 from millstream.servers.frame_connection import FrameConnection
 from millstream.servers.frame_receiver import FrameReceiver
@@ -26,6 +27,7 @@ from millstream.servers.kafka.backlogs import ARRIVAL_REQUESTS_MAX, TURN_REQUEST
 from millstream.servers.kafka.fast_produce import PendingFastProduce
 from millstream.servers.kafka.logins import ConnectionLogin
 from millstream.servers.kafka.pending_request import PendingRequest
+from millstream.servers.peer_state import has_peer_gone
 from millstream.servers.tls import certificate_holder, close_idle
 
 if TYPE_CHECKING:
@@ -61,6 +63,12 @@ class KafkaProtocol(FrameConnection):
         self._throttled_until = 0.0
         self._is_ending = False
         self._login: ConnectionLogin | None = None
+        self._caps = listener.caps
+        self._request_slots: UserSlots | None = None
+        """Slots for requests; None before a login, and if their number has no cap. Requests of
+        others must not delay a login."""
+        self._holder = ""
+        """Whom the connection and its requests are counted for; nobody before a login."""
         self.caller = NOBODY
         """Who sends the requests: replaced when the client connects, and when it logs in."""
         self.client_id = ""
@@ -81,14 +89,20 @@ class KafkaProtocol(FrameConnection):
         if holder.user is None:
             self.close(f"tls.principal_rules name no user for {holder.name[:200]!r}")
             return
-        self.caller = Caller(Principal(USER, holder.user), self.host)
+        caller = Caller(Principal(USER, holder.user), self.host)
+        try:
+            self.log_in(caller, 0)
+        except CapExceeded as error:
+            self.close(str(error))
+            return
         if self._listener.access is not None:
-            self._listener.access.note_login(self.caller, "certificate")
+            self._listener.access.note_login(caller, "certificate")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything. What was appended stays appended."""
         super().connection_lost(exc)
         self._release_responses()
+        self._give_back_slots()
         for pending in self._requests:
             pending.cancel()
         self._requests.clear()
@@ -133,7 +147,11 @@ class KafkaProtocol(FrameConnection):
         return self._login
 
     def log_in(self, caller: Caller, session_ms: int) -> None:
-        """Let a caller send requests from now on, for so long if it is not 0."""
+        """Let a caller send requests from now on, for so long if it is not 0.
+
+        Raises `CapExceeded` if its user has too many connections.
+        """
+        self._move_slots(slot_holder(caller))
         self.caller = caller
         if session_ms:
             self._loop.call_later(session_ms / 1000, self._end_session, caller)
@@ -141,6 +159,42 @@ class KafkaProtocol(FrameConnection):
     def _end_session(self, caller: Caller) -> None:
         if self.caller is caller:
             self.close(f"{caller.principal} has not logged in again in time")
+
+    def _move_slots(self, holder: str) -> None:
+        """Count this connection and its requests for someone else."""
+        if holder == self._holder or self._is_closing:  # None would be given back any more.
+            return
+        connections, requests = self._caps.connections, self._caps.requests
+        if connections is not None:
+            connections.check(holder)
+        self._give_back_slots()
+        if connections is not None:
+            connections.take(holder)
+        if requests is not None:
+            requests.take(holder, len(self._requests))
+        self._holder, self._request_slots = holder, requests
+
+    def _give_back_slots(self) -> None:
+        if not self._holder:
+            return
+        if self._caps.connections is not None:
+            self._caps.connections.give_back(self._holder)
+        if self._request_slots is not None:
+            self._request_slots.forget(self._holder, self)
+            self._request_slots.give_back(self._holder, len(self._requests))
+
+    def check_deadlines(self, now: float) -> None:
+        """Also stop waiting for new records if the client has gone.
+
+        While requests wait for a slot nothing is read, so that the end of the connection is not
+        seen either: fetches could hold the slots of their user for as long as they like. What the
+        client has sent before it went still takes effect.
+        """
+        super().check_deadlines(now)
+        is_unseen = self._request_slots is not None and not self._is_reading
+        if is_unseen and self._requests and has_peer_gone(self._transport):
+            for pending in list(self._requests):
+                pending.abandon()
 
     def end(self) -> None:
         """Start no more requests, and close the connection when the responses are sent."""
@@ -216,6 +270,8 @@ class KafkaProtocol(FrameConnection):
                 self.close(str(error))
                 return
             self._requests.append(pending)
+            if self._request_slots is not None:
+                self._request_slots.take(self._holder)
             self._held_bytes += pending.memory_bytes
             listener.response_memory.hold(pending.memory_bytes)
         if receiver.has_backlog and not self._is_in_turn:
@@ -237,7 +293,25 @@ class KafkaProtocol(FrameConnection):
             and self._held_bytes < self._config.output_bytes_max
             and len(self._requests) < self._config.requests_in_flight_max
             and not self._throttled_until
+            and (self._request_slots is None or self._has_slot(self._request_slots))
         )
+
+    def _has_slot(self, slots: UserSlots) -> bool:
+        """Return whether the user may have one more request in flight; else wait for that."""
+        if slots.has_room(self._holder):
+            return True
+        slots.wait(self._holder, self)
+        return False
+
+    def wake(self) -> None:
+        """Continue soon: a request of the same user was answered. Part of `SlotWaiter`."""
+        self._loop.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        if not self._is_closing:
+            self._continue()
+        if self._request_slots is not None:  # This connection may have had no use for the slot.
+            self._request_slots.wake_next(self._holder)
 
     def pause(self) -> None:
         """Start no other request until `resume`."""
@@ -284,13 +358,14 @@ class KafkaProtocol(FrameConnection):
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
-    def _flush(self) -> None:
+    def _flush(self) -> None:  # noqa: PLR0912 - another call would cost each response.
         """Send the responses that are ready, up to the first request that is not."""
         self._is_flush_scheduled = False
         if self._is_closing or self._transport is None:
             return
         out: list[Bytes] = []
         requests, freed = self._requests, 0
+        count = len(requests)
         while requests and (parts := requests[0].parts) is not None:
             freed += requests.popleft().memory_bytes
             out += parts
@@ -309,6 +384,8 @@ class KafkaProtocol(FrameConnection):
                 self._transport.write(b"".join(out))
             else:
                 self._transport.writelines(out)
+        if self._request_slots is not None:
+            self._request_slots.give_back(self._holder, count - len(requests))
         if freed:
             self._held_bytes -= freed
             self._listener.response_memory.held_bytes -= freed

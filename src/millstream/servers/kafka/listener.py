@@ -67,6 +67,7 @@ class KafkaListener(FrameListener[KafkaProtocol]):
         self.config = config or KafkaConfig()
         self.principal_rules = principal_rules
         self.access = broker.access
+        self.caps = broker.caps
         self.logins = (
             None
             if broker.access is None

@@ -32,6 +32,7 @@ from millstream.broker.access.sasl.oauth_bearer import read_bearer
 from millstream.broker.access.sasl.plain import PlainLogin, read_plain
 from millstream.clock import Clock
 from millstream.config.schema import AccessConfig, SaslMechanism
+from millstream.errors import CapExceeded
 
 SESSION_MS_MAX = 2**31 - 1
 """Longest session: the timers of some clients are no longer. Then they log in again."""
@@ -231,6 +232,9 @@ class ConnectionLogin:
         except LoginFailed as failed:
             self._mechanism = self._challenge = None
             logins.note_failure(failed, host, mechanism.value)
+            self._connection.end()
+            raise
+        except CapExceeded:
             self._connection.end()
             raise
         return LoginStep(answer, session_ms)

@@ -150,6 +150,13 @@ class PendingRequest:
         if self.parts is None and self._deferred is not None and self._deferred.cancel():
             self.release()
 
+    def abandon(self) -> None:
+        """Stop waiting, without a response: the client is gone and its connection still open."""
+        if self.parts is None and self._deferred is not None and self._deferred.cancel():
+            self.release()
+            self.parts = []
+            self._connection.answered(0)
+
     def release(self) -> None:
         """Release the memory of the request."""
         if self._block is not None:

@@ -73,6 +73,7 @@ class EventStream(Response):
 
     def __init__(self, request: HttpRequest, query: EventsQuery, start: StartPosition) -> None:
         super().__init__()
+        self._request = request
         self._broker = request.context.broker
         self._usage = request.usage
         self._shutdown = request.context.shutdown
@@ -83,6 +84,10 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Follow the topics, or raise the reason why not; then send events."""
+        with self._request.live_slot():
+            await self._follow(scope, receive, send)
+
+    async def _follow(self, scope: Scope, receive: Receive, send: Send) -> None:
         live, query = self._live, self._query
         subscriber = live.enter(is_lasting=False, usage=self._usage)
         try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -26,6 +27,7 @@ from millstream.broker.access.caller import Caller
 from millstream.broker.access.resources import CLUSTER, Operation, Resource
 from millstream.broker.access.resources import group as group_resource
 from millstream.broker.access.resources import topic as topic_resource
+from millstream.broker.access.user_slots import slot_holder
 from millstream.broker.quotas import QuotaKind
 from millstream.errors import MalformedRequest, MillstreamError, NotAuthenticated, NotCoordinator
 from millstream.protocols.http.live import (
@@ -75,15 +77,19 @@ _read_envelope = msgspec.json.Decoder(Envelope).decode
 
 async def serve_socket(websocket: WebSocket, context: HttpContext) -> None:
     """Serve one client until it disconnects or the node stops; one that owes time is refused."""
+    slots = context.broker.caps.live
     try:
         caller = caller_of(websocket.scope, context.access)
         usage = context.meter.usage(websocket.scope["headers"])
         usage.user = caller.principal.name
         usage.check(QuotaKind.REQUEST)
+        if slots is not None:
+            slots.check(slot_holder(caller))
     except MillstreamError as error:
         await websocket.send_denial_response(domain_error_response(error))
         return
-    await LiveWebSocket(websocket, context, usage, caller).serve()
+    with nullcontext() if slots is None else slots.taken(caller):
+        await LiveWebSocket(websocket, context, usage, caller).serve()
 
 
 class LiveWebSocket:

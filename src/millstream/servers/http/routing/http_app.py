@@ -121,6 +121,7 @@ class HttpApp:
         self._is_starting = is_starting
         self._is_console_writable = is_console_writable
         self._access = None if context is None else context.access
+        self._slots = None if context is None else context.broker.caps.requests
         self._running = RunningRequests(self._access)
         # Every operation is counted from 0, so that it is visible before its first request.
         for path in self.router.paths.values():
@@ -228,8 +229,13 @@ class HttpApp:
         access = self._access
         if access is not None and not operation.access.is_open:
             check_rights(request, operation)
+            slots = self._slots
             with self._running.watched(request):
-                await self._handle_allowed(request, operation, send)
+                if slots is None or FORWARDED in request.scope:  # There it has one already.
+                    await self._handle_allowed(request, operation, send)
+                else:
+                    with slots.taken(request.caller):
+                        await self._handle_allowed(request, operation, send)
         else:
             await self._handle_allowed(request, operation, send)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 CHANGES = frozenset({Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS})
 """Rights to change something that lasts, other than records."""
+
+ABORT = (Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
+"""The right to end the transaction of someone else."""
 
 FORWARDED = "millstream.forwarded"
 """In the scope of a request that another node has forwarded: the id of that node."""
@@ -106,12 +110,18 @@ class HttpRequest(Request):
         else:
             self.require_topic(Operation.CREATE, name)
 
+    def live_slot(self) -> AbstractContextManager[None]:
+        """Count a live connection for the caller; raises `CapExceeded` if it has too many."""
+        slots = self.context.broker.caps.live
+        return nullcontext() if slots is None else slots.taken(self.caller)
+
     def note_changes(self) -> None:
         """Record what the caller has created, changed or deleted with this request."""
         access = self.context.access
         if access is not None:
             for operation, resource in dict.fromkeys(self.granted):
-                if operation in CHANGES:
+                # Nothing but an abort needs a right to a transactional id.
+                if operation in CHANGES or (operation, resource.kind) == ABORT:
                     access.note_change(self.caller, operation, resource)
 
     def may(self, operation: Operation, resource: Resource) -> bool:

@@ -276,7 +276,12 @@ async def _events(
         heartbeat_seconds=config.heartbeat_ms / 1000,
         draw=random.randint,
     )
-    return StreamEventsResponse(events, headers, output_seconds_max=config.output_ms_max / 1000)
+    return StreamEventsResponse(
+        events,
+        headers,
+        output_seconds_max=config.output_ms_max / 1000,
+        slot=request.live_slot(),
+    )
 
 
 def _typed(stream: DurableStream, response: Response) -> Response:

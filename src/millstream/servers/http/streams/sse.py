@@ -15,10 +15,11 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager
 
 import msgspec
 from starlette.responses import StreamingResponse
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from millstream.broker.broker import Broker
 from millstream.broker.partition.record_page import NewRecordsWaiter
@@ -49,12 +50,24 @@ class StreamEventsResponse(StreamingResponse):
     """Sends events as fast as they are read, and drops a client that reads nothing for too long."""
 
     def __init__(
-        self, events: AsyncGenerator[bytes], headers: dict[str, str], *, output_seconds_max: float
+        self,
+        events: AsyncGenerator[bytes],
+        headers: dict[str, str],
+        *,
+        output_seconds_max: float,
+        slot: AbstractContextManager[None],
     ) -> None:
+        """`slot` is that of the live connection, for as long as it lasts."""
         super().__init__(events, headers=headers)
         self._events = events
         self.headers["content-type"] = "text/event-stream"
         self._output_seconds_max = output_seconds_max
+        self._slot = slot
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all events, or raise if the client has too many live connections."""
+        with self._slot:
+            await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
         """Send all events, each within its deadline."""

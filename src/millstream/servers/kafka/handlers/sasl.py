@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millstream.broker.access.sasl.failure import LoginFailed
 from millstream.config.schema import SaslMechanism
+from millstream.errors import CapExceeded
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.sasl import (
     SaslAuthenticateRequest,
@@ -49,5 +50,8 @@ async def sasl_authenticate(
         step = await login.step(bytes(request.auth_bytes))
     except LoginFailed as error:
         code = ErrorCode.SASL_AUTHENTICATION_FAILED
+        return SaslAuthenticateResponse(error_code=code, error_message=str(error))
+    except CapExceeded as error:  # With the right password: no failed login.
+        code = ErrorCode.POLICY_VIOLATION
         return SaslAuthenticateResponse(error_code=code, error_message=str(error))
     return SaslAuthenticateResponse(auth_bytes=step.answer, session_lifetime_ms=step.session_ms)

@@ -217,10 +217,11 @@ class JobPushResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send the head, then events until the end."""
-        await send(stream_head())
-        if scope["method"] != "HEAD":
-            await self._serve(send)
-        await send({"type": "http.response.body", "body": b""})
+        with self._request.live_slot():
+            await send(stream_head())
+            if scope["method"] != "HEAD":
+                await self._serve(send)
+            await send({"type": "http.response.body", "body": b""})
 
     async def _serve(self, send: Send) -> None:
         async def send_event(event: LiveEvent) -> None:
