@@ -126,10 +126,10 @@ def test_of_two_writers_at_the_same_position_one_is_refused_and_leaves_no_file(
     other = LakeWriter(client, topic, uri)
     commit = LakeTable.commit
 
-    def commit_after_the_other(table, files, positions):
+    def commit_after_the_other(table, files, positions, **options):
         monkeypatch.setattr(LakeTable, "commit", commit)
         other.run()
-        commit(table, files, positions)
+        commit(table, files, positions, **options)
 
     monkeypatch.setattr(LakeTable, "commit", commit_after_the_other)
     with pytest.raises(LakeConflict, match="another writer has changed"):
@@ -146,11 +146,11 @@ def test_a_writer_of_another_partition_does_not_disturb(node, client, topic, uri
     first = LakeWriter(client, topic, uri)
     commit = LakeTable.commit
 
-    def commit_after_another(table, files, positions):
+    def commit_after_another(table, files, positions, **options):
         monkeypatch.setattr(LakeTable, "commit", commit)
         other = LakeTable.open(uri)
         other.commit([], {1: 0})
-        commit(table, files, positions)
+        commit(table, files, positions, **options)
 
     monkeypatch.setattr(LakeTable, "commit", commit_after_another)
     first.run()
@@ -180,10 +180,10 @@ def test_a_writer_that_is_killed_at_any_step_is_continued_without_gap_or_duplica
             raise Killed
         return files
 
-    def commit_or_die(table, files, positions):
+    def commit_or_die(table, files, positions, **options):
         if moment == "before":
             raise Killed
-        commit(table, files, positions)
+        commit(table, files, positions, **options)
         raise Killed
 
     with monkeypatch.context() as patched:

@@ -16,14 +16,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs
 
 from millstream.clients.partition import OffsetBounds, RecordSource
 from millstream.config.schema import MIB
 from millstream.errors import InvalidConfig, LakeConflict
+from millstream.lake.deletions import PendingDeletion, TopicDeletions, finished, without
 from millstream.lake.files import write_files
 from millstream.lake.table import LakeFile, LakeTable
 from millstream.lake.topic_log import TopicLog, open_log
@@ -47,6 +50,8 @@ class LakeProgress(NamedTuple):
     commits: int
     version: int
     """Of the table after the run."""
+    deleted: int = 0
+    """Rows that deletions by key have removed from the table."""
 
 
 class LakeLag(NamedTuple):
@@ -99,11 +104,14 @@ class LakeWriter:
         log = open_log(self._source, self._topic)
         table = self._table(log)
         bounds = log.bounds()
+        # After the bounds: a deletion of later records does not concern this run.
+        deletions = TopicDeletions(self._source, self._topic)
+        pending = deletions.pending(table)
         starts = _starts(log, table, bounds)
         total = sum(max(0, bounds[number].end - starts[number]) for number in bounds)
         done = LakeProgress(0, 0, 0, 0, table.version)
         for moves in _portions(starts, bounds, self._commit_offsets_max):
-            files = self._commit(log, table, moves)
+            files = self._commit(log, table, moves, pending, is_recorded=deletions.is_recorded)
             count = sum(end - start for start, end in moves.values())
             done = LakeProgress(
                 done.offsets + count,
@@ -113,7 +121,26 @@ class LakeWriter:
                 table.version,
             )
             progress(done.offsets, total)
-        return done
+        reached = {number: max(starts[number], bound.end) for number, bound in bounds.items()}
+        return self._delete(table, pending, reached, done)
+
+    def _delete(
+        self,
+        table: LakeTable,
+        pending: Sequence[PendingDeletion],
+        reached: Mapping[int, int],
+        done: LakeProgress,
+    ) -> LakeProgress:
+        """Remove the rows of deletions from the table, and note which ones are finished."""
+        if not pending:
+            return done
+        position = finished(pending, reached)
+        rows = table.delete(
+            " OR ".join(deletion.sql() for deletion in pending),
+            deletions_position=table.deletions_position() if position is None else position,
+        )
+        logger.info("%s: %d rows deleted by key, in %d deletions", table.uri, rows, len(pending))
+        return done._replace(commits=done.commits + 1, version=table.version, deleted=rows)
 
     def lag(self) -> list[LakeLag]:
         """Return how far the table is behind the log, by partition."""
@@ -135,20 +162,36 @@ class LakeWriter:
         return table
 
     def _commit(
-        self, log: TopicLog, table: LakeTable, moves: dict[int, tuple[int, int]]
+        self,
+        log: TopicLog,
+        table: LakeTable,
+        moves: dict[int, tuple[int, int]],
+        pending: Sequence[PendingDeletion],
+        *,
+        is_recorded: bool,
     ) -> list[LakeFile]:
         filesystem = table.filesystem()
+        is_kept = without(pending)
         files: list[LakeFile] = []
         try:
             for partition, (start, end) in moves.items():
                 files += write_files(
                     filesystem,
-                    log.rows(partition, start, end),
+                    _filtered(log.rows(partition, start, end), is_kept),
                     self._names(partition, start),
                     schema=log.schema,
                     file_bytes=self._file_bytes,
                 )
-            table.commit(files, {partition: end for partition, (_, end) in moves.items()})
+            table.commit(
+                files,
+                {partition: end for partition, (_, end) in moves.items()},
+                starts={
+                    partition: start
+                    for partition, (start, _) in moves.items()
+                    if table.position(partition) is None
+                },
+                deletions_position=table.deletions_position() if is_recorded else None,
+            )
         except LakeConflict:
             # Refused for certain. After any other error the files may be part of the table.
             _remove(filesystem, files)
@@ -186,6 +229,14 @@ def _portions(
         }
         yield portion
         waiting = {number: end for number, (_, end) in portion.items() if end < bounds[number].end}
+
+
+def _filtered(
+    batches: Iterator[pa.RecordBatch], is_kept: pc.Expression | None
+) -> Iterator[pa.RecordBatch]:
+    """Leave out rows that were deleted: the log may have them for a moment after that."""
+    for batch in batches:
+        yield batch if is_kept is None else batch.filter(is_kept)
 
 
 def _remove(filesystem: pyarrow.fs.FileSystem, files: list[LakeFile]) -> None:

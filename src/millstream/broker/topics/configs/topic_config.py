@@ -15,6 +15,7 @@ from millstream.broker.topics.configs.topic_settings import (
     DURABILITY,
     FLUSH_MESSAGES,
     FLUSH_MS,
+    LAKE_DELETIONS,
     REMOVED_CONFIGS,
     RETENTION_MS,
     RETENTION_RECORDS,
@@ -99,6 +100,8 @@ class TopicConfig:
     value_format: TopicValueFormat
     value_schema: str
     """Empty if the values are raw."""
+    lake_deletions: str
+    """Topic that records deletions by key; empty if none does."""
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str | None], node: LogConfig | None = None) -> Self:
@@ -137,6 +140,7 @@ class TopicConfig:
             cleanable_dirty_ratio_min=values["min.cleanable.dirty.ratio"],
             value_format=TopicValueFormat(values[VALUE_FORMAT]),
             value_schema=values[VALUE_SCHEMA],
+            lake_deletions=values[LAKE_DELETIONS],
         )
 
     @property

@@ -35,6 +35,8 @@ FLUSH_MS = "flush.ms"
 RETENTION_MS = "retention.ms"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 RETENTION_RECORDS = "millstream.retention.records"
+LAKE_TABLE = "millstream.lake.table"
+LAKE_DELETIONS = "millstream.lake.deletions"
 
 _LOG = LogConfig()
 _WITHOUT_REPLICAS = "Without effect: there is one replica of each partition, so nothing is copied."
@@ -275,6 +277,26 @@ _SETTINGS = (
         item_hint=VALUE_SCHEMA_ALLOWED,
         meaning=f"Schema of the values, up to {VALUE_SCHEMA_SIZE_MAX:,} bytes. It has to be set"
         f" together with `{VALUE_FORMAT}`, in one request. Not a Kafka config.",
+    ),
+    # Lake.
+    TopicSetting(
+        LAKE_TABLE,
+        SettingType.STRING,
+        "",
+        APPLIED,
+        meaning="Address of the Delta table that has the history of the topic: a directory, or an"
+        " object store such as `s3://bucket/prefix`. Readers with `history=auto` find it here, and"
+        " `millstream lake` commands without `--table`. A node only stores and shows it. Not a"
+        " Kafka config.",
+    ),
+    TopicSetting(
+        LAKE_DELETIONS,
+        SettingType.STRING,
+        "",
+        APPLIED,
+        meaning="Topic in which the node records each deletion by key before it deletes, so that"
+        " the table of the topic follows. `millstream lake enable` creates and sets it. Empty: none"
+        " are recorded. Not a Kafka config.",
     ),
     # Durability.
     TopicSetting(
