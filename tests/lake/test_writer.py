@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from millstream.config.schema import MIB
 from millstream.errors import DataLost, InvalidConfig, LakeConflict, LakeError, UnknownTopic
 from millstream.lake import writer as writer_module
+from millstream.lake.files import LakeFileWriter
 from millstream.lake.table import LakeTable
 from millstream.lake.writer import LakeWriter
 from tests.cli.nodes import wait_until
@@ -194,6 +195,30 @@ def test_a_writer_that_is_killed_at_any_step_is_continued_without_gap_or_duplica
     produce(node, topic, values(5, first=50), partition=0)
     LakeWriter(client, topic, uri).run()
     assert rows_of(uri) == expected(values(55), values(50))
+
+
+@pytest.mark.parametrize("step", ["write", "close", "commit"])
+def test_a_store_that_fails_is_an_error_and_the_next_run_writes_everything_once(
+    node, client, topic, uri, monkeypatch, step
+):
+    create(node, topic)
+    produce(node, topic, values(5))
+    LakeWriter(client, topic, uri).run()
+    produce(node, topic, values(5, first=5))
+
+    def fail(*_, **__):
+        raise OSError("no answer from the store")
+
+    with monkeypatch.context() as patched:
+        if step == "commit":
+            patched.setattr(deltalake.DeltaTable, "create_write_transaction", fail)
+        else:
+            patched.setattr(LakeFileWriter, step, fail)
+        with pytest.raises(LakeError, match="no answer from the store"):
+            LakeWriter(client, topic, uri).run()
+    assert rows_of(uri) == expected(values(5))
+    assert LakeWriter(client, topic, uri).run().offsets == 5
+    assert rows_of(uri) == expected(values(10))
 
 
 def test_large_topics_are_written_in_several_commits_and_files(node, client, topic, uri):

@@ -23,3 +23,7 @@ LAKE_TABLE_CONFIG = "millstream.lake.table"
 
 LAKE_DELETIONS_CONFIG = "millstream.lake.deletions"
 """Topic config with the name of the topic that records deletions by key for that table."""
+
+LAKE_REQUIRED_CONFIG = "millstream.lake.required"
+LAKE_POSITIONS_CONFIG = "millstream.lake.positions"
+"""Topic configs by which retention waits for that table, and how far it is."""

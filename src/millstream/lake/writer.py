@@ -25,11 +25,12 @@ import pyarrow.fs
 
 from millstream.clients.partition import OffsetBounds, RecordSource
 from millstream.config.schema import MIB
-from millstream.errors import InvalidConfig, LakeConflict
+from millstream.errors import InvalidConfig, LakeConflict, LakeError
 from millstream.lake.deletions import PendingDeletion, TopicDeletions, finished, without
 from millstream.lake.files import write_files
-from millstream.lake.table import LakeFile, LakeTable
+from millstream.lake.table import LakeFile, LakeTable, open_filesystem
 from millstream.lake.topic_log import TopicLog, open_log
+from millstream.lake.topic_table import PositionReport
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,20 @@ class LakeProgress(NamedTuple):
     """Of the table after the run."""
     deleted: int = 0
     """Rows that deletions by key have removed from the table."""
+
+
+class LakePart(NamedTuple):
+    """A range of offsets to write to files, in this process or another one."""
+
+    topic: str
+    topic_id: uuid.UUID
+    uri: str
+    partition: int
+    start: int
+    end: int
+    file_bytes: int
+    deletions: tuple[PendingDeletion, ...]
+    """Those whose records are left out."""
 
 
 class LakeLag(NamedTuple):
@@ -81,7 +96,9 @@ class LakeWriter:
         file_bytes: int = FILE_BYTES,
         commit_offsets_max: int = COMMIT_OFFSETS_MAX,
         make_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+        write_parts: Callable[[Sequence[LakePart]], list[LakeFile]] | None = None,
     ) -> None:
+        """Create a writer. `write_parts` writes the files of a commit, by default this process."""
         if not MIB <= file_bytes <= 1024 * MIB:
             raise InvalidConfig(
                 f"file_bytes must be between {MIB} and {1024 * MIB}, got {file_bytes}"
@@ -92,6 +109,7 @@ class LakeWriter:
         self._file_bytes = file_bytes
         self._commit_offsets_max = commit_offsets_max
         self._make_name = make_name
+        self._write_parts = write_parts
 
     def run(
         self, progress: Callable[[int, int], None] = lambda _done, _total: None
@@ -108,10 +126,13 @@ class LakeWriter:
         deletions = TopicDeletions(self._source, self._topic)
         pending = deletions.pending(table)
         starts = _starts(log, table, bounds)
+        report = PositionReport(self._source, self._topic, self._uri)
+        report.send(table.positions(log.topic.partitions))  # A crash may have prevented it.
         total = sum(max(0, bounds[number].end - starts[number]) for number in bounds)
         done = LakeProgress(0, 0, 0, 0, table.version)
         for moves in _portions(starts, bounds, self._commit_offsets_max):
             files = self._commit(log, table, moves, pending, is_recorded=deletions.is_recorded)
+            report.send(table.positions(log.topic.partitions))
             count = sum(end - start for start, end in moves.values())
             done = LakeProgress(
                 done.offsets + count,
@@ -170,18 +191,20 @@ class LakeWriter:
         *,
         is_recorded: bool,
     ) -> list[LakeFile]:
-        filesystem = table.filesystem()
-        is_kept = without(pending)
+        parts = [
+            LakePart(
+                *(self._topic, table.topic_id, self._uri, partition, start, end),
+                *(self._file_bytes, tuple(pending)),
+            )
+            for partition, (start, end) in moves.items()
+        ]
         files: list[LakeFile] = []
         try:
-            for partition, (start, end) in moves.items():
-                files += write_files(
-                    filesystem,
-                    _filtered(log.rows(partition, start, end), is_kept),
-                    self._names(partition, start),
-                    schema=log.schema,
-                    file_bytes=self._file_bytes,
-                )
+            if self._write_parts is not None:
+                files = self._write_parts(parts)
+            else:
+                for part in parts:
+                    files += write_part(log, part, make_name=self._make_name)
             table.commit(
                 files,
                 {partition: end for partition, (_, end) in moves.items()},
@@ -194,13 +217,30 @@ class LakeWriter:
             )
         except LakeConflict:
             # Refused for certain. After any other error the files may be part of the table.
-            _remove(filesystem, files)
+            _remove(table.filesystem(), files)
             raise
         return files
 
-    def _names(self, partition: int, start: int) -> Iterator[str]:
+
+def write_part(
+    log: TopicLog, part: LakePart, *, make_name: Callable[[], str] = lambda: uuid.uuid4().hex
+) -> list[LakeFile]:
+    """Write the files of a part, which belong to the table once they are committed."""
+
+    def names() -> Iterator[str]:
         while True:
-            yield f"p{partition}-{start}-{self._make_name()}.parquet"
+            yield f"p{part.partition}-{part.start}-{make_name()}.parquet"
+
+    try:
+        return write_files(
+            open_filesystem(part.uri),
+            _filtered(log.rows(part.partition, part.start, part.end), without(part.deletions)),
+            names(),
+            schema=log.schema,
+            file_bytes=part.file_bytes,
+        )
+    except OSError as error:
+        raise LakeError(f"files of {part.uri} cannot be written: {error}") from error
 
 
 def _starts(log: TopicLog, table: LakeTable, bounds: dict[int, OffsetBounds]) -> dict[int, int]:

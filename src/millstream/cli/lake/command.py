@@ -55,10 +55,19 @@ def lake() -> None:
     help="Delta table of the topic: a directory, or an address of an object store such as"
     " s3://bucket/prefix. Is created if there is none.",
 )
+@click.option(
+    "--required/--not-required",
+    "is_required",
+    default=None,
+    help="Whether retention waits for the table: no record leaves the log before it is there. The"
+    " default leaves that as it is, for a new table without waiting.",
+)
 @bootstrap_option
 @kafka_security_options
 @json_option
-def enable(*, topic: str, table: str, bootstrap: str, as_json: bool) -> None:
+def enable(
+    *, topic: str, table: str, is_required: bool | None, bootstrap: str, as_json: bool
+) -> None:
     """Create the table of a topic, and note its address in the topic.
 
     Readers find the table in the config millstream.lake.table then, and other `lake` commands do
@@ -72,13 +81,13 @@ def enable(*, topic: str, table: str, bootstrap: str, as_json: bool) -> None:
 
     \b
     Example:
-        millstream lake enable orders --table s3://lake/orders
+        millstream lake enable orders --table s3://lake/orders --required
     """
     from millstream.clients.kafka.client import KafkaClient  # noqa: PLC0415 - slow to import.
     from millstream.lake.topic_table import enable_lake  # noqa: PLC0415 - slow, with what it needs.
 
     with one_line_errors(), KafkaClient(bootstrap, security=kafka_security()) as client:
-        address = enable_lake(client, topic, table)
+        address = enable_lake(client, topic, table, is_required=is_required)
     _report({"topic": topic, "table": address}, as_json=as_json)
 
 
@@ -89,6 +98,8 @@ def enable(*, topic: str, table: str, bootstrap: str, as_json: bool) -> None:
 @json_option
 def disable(*, topic: str, bootstrap: str, as_json: bool) -> None:
     """Remove the address of its table from a topic. The table itself stays.
+
+    Retention does not wait for it any more.
 
     \b
     Exit status:

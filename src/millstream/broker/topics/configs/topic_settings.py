@@ -37,6 +37,8 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 RETENTION_RECORDS = "millstream.retention.records"
 LAKE_TABLE = "millstream.lake.table"
 LAKE_DELETIONS = "millstream.lake.deletions"
+LAKE_REQUIRED = "millstream.lake.required"
+LAKE_POSITIONS = "millstream.lake.positions"
 
 _LOG = LogConfig()
 _WITHOUT_REPLICAS = "Without effect: there is one replica of each partition, so nothing is copied."
@@ -297,6 +299,26 @@ _SETTINGS = (
         meaning="Topic in which the node records each deletion by key before it deletes, so that"
         " the table of the topic follows. `millstream lake enable` creates and sets it. Empty: none"
         " are recorded. Not a Kafka config.",
+    ),
+    TopicSetting(
+        LAKE_REQUIRED,
+        SettingType.BOOLEAN,
+        "false",
+        APPLIED,
+        meaning="Whether retention waits for the lake: no record leaves the log, for readers or"
+        f" from the disk, before `{LAKE_POSITIONS}` has passed it. Not with `compact`. Records are"
+        " still deleted on request. Not a Kafka config.",
+    ),
+    TopicSetting(
+        LAKE_POSITIONS,
+        SettingType.LIST,
+        "",
+        APPLIED,
+        item=re.compile(r"[0-9]{1,9}:[0-9]{1,18}"),
+        item_hint="a list of partition:offset",
+        meaning="The next offset that the table of the topic needs of each partition; 0 for others."
+        f" With `{LAKE_REQUIRED}`, the writer of the table sets it after each commit. Not a Kafka"
+        " config.",
     ),
     # Durability.
     TopicSetting(
