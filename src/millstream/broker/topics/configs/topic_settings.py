@@ -286,6 +286,8 @@ _SETTINGS = (
         SettingType.STRING,
         "",
         APPLIED,
+        item=re.compile(r"[^\x00-\x1f\x7f]{0,4096}"),
+        item_hint="an address of at most 4,096 characters, or empty",
         meaning="Address of the Delta table that has the history of the topic: a directory, or an"
         " object store such as `s3://bucket/prefix`. Readers with `history=auto` find it here, and"
         " `millstream lake` commands without `--table`. A node only stores and shows it. Not a"
@@ -296,6 +298,8 @@ _SETTINGS = (
         SettingType.STRING,
         "",
         APPLIED,
+        item=re.compile(r"[A-Za-z0-9._-]{0,249}"),
+        item_hint="the name of a topic, or empty",
         meaning="Topic in which the node records each deletion by key before it deletes, so that"
         " the table of the topic follows. `millstream lake enable` creates and sets it. Empty: none"
         " are recorded. Not a Kafka config.",
