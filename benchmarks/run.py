@@ -43,7 +43,7 @@ from peers.connector import bring_connector
 
 SUBJECTS = (
     *("machine", "log", "kafka", "http", "queues", "life", "start", "memory", "growth", "claims"),
-    *("formats", "processes", "spark", "cluster"),
+    *("formats", "processes", "spark", "lake", "cluster"),
 )
 """Subjects that are measured by default: all but the example."""
 

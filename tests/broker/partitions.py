@@ -48,8 +48,13 @@ class Config:
     compression_type: str = "producer"
     log: LogConfig = LogConfig()  # noqa: RUF009 - frozen
 
+    lake: int | None = None
+
     def log_config(self) -> LogConfig:
         return self.log
+
+    def lake_position(self, partition: int) -> int | None:
+        return self.lake
 
 
 SMALL_SEGMENTS = Config(log=LogConfig(segment_bytes_max=1024))

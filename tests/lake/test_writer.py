@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from millstream.config.schema import MIB
 from millstream.errors import DataLost, InvalidConfig, LakeConflict, LakeError, UnknownTopic
 from millstream.lake import writer as writer_module
+from millstream.lake.files import LakeFileWriter
 from millstream.lake.table import LakeTable
 from millstream.lake.writer import LakeWriter
 from tests.cli.nodes import wait_until
@@ -126,10 +127,10 @@ def test_of_two_writers_at_the_same_position_one_is_refused_and_leaves_no_file(
     other = LakeWriter(client, topic, uri)
     commit = LakeTable.commit
 
-    def commit_after_the_other(table, files, positions):
+    def commit_after_the_other(table, files, positions, **options):
         monkeypatch.setattr(LakeTable, "commit", commit)
         other.run()
-        commit(table, files, positions)
+        commit(table, files, positions, **options)
 
     monkeypatch.setattr(LakeTable, "commit", commit_after_the_other)
     with pytest.raises(LakeConflict, match="another writer has changed"):
@@ -146,11 +147,11 @@ def test_a_writer_of_another_partition_does_not_disturb(node, client, topic, uri
     first = LakeWriter(client, topic, uri)
     commit = LakeTable.commit
 
-    def commit_after_another(table, files, positions):
+    def commit_after_another(table, files, positions, **options):
         monkeypatch.setattr(LakeTable, "commit", commit)
         other = LakeTable.open(uri)
         other.commit([], {1: 0})
-        commit(table, files, positions)
+        commit(table, files, positions, **options)
 
     monkeypatch.setattr(LakeTable, "commit", commit_after_another)
     first.run()
@@ -180,10 +181,10 @@ def test_a_writer_that_is_killed_at_any_step_is_continued_without_gap_or_duplica
             raise Killed
         return files
 
-    def commit_or_die(table, files, positions):
+    def commit_or_die(table, files, positions, **options):
         if moment == "before":
             raise Killed
-        commit(table, files, positions)
+        commit(table, files, positions, **options)
         raise Killed
 
     with monkeypatch.context() as patched:
@@ -194,6 +195,30 @@ def test_a_writer_that_is_killed_at_any_step_is_continued_without_gap_or_duplica
     produce(node, topic, values(5, first=50), partition=0)
     LakeWriter(client, topic, uri).run()
     assert rows_of(uri) == expected(values(55), values(50))
+
+
+@pytest.mark.parametrize("step", ["write", "close", "commit"])
+def test_a_store_that_fails_is_an_error_and_the_next_run_writes_everything_once(
+    node, client, topic, uri, monkeypatch, step
+):
+    create(node, topic)
+    produce(node, topic, values(5))
+    LakeWriter(client, topic, uri).run()
+    produce(node, topic, values(5, first=5))
+
+    def fail(*_, **__):
+        raise OSError("no answer from the store")
+
+    with monkeypatch.context() as patched:
+        if step == "commit":
+            patched.setattr(deltalake.DeltaTable, "create_write_transaction", fail)
+        else:
+            patched.setattr(LakeFileWriter, step, fail)
+        with pytest.raises(LakeError, match="no answer from the store"):
+            LakeWriter(client, topic, uri).run()
+    assert rows_of(uri) == expected(values(5))
+    assert LakeWriter(client, topic, uri).run().offsets == 5
+    assert rows_of(uri) == expected(values(10))
 
 
 def test_large_topics_are_written_in_several_commits_and_files(node, client, topic, uri):

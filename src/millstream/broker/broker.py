@@ -376,12 +376,11 @@ class Broker:
         for name, errors in self.store.damage().items():
             for error in errors:
                 yield Problem(code.LOG_DAMAGED, f"{name}: {error}")
-        for unknown in self.topics.unknown.values():
-            yield Problem(code.TOPIC_UNKNOWN, unknown)
         for problem in self.queues.problems():
             yield Problem(code.QUEUE_REFUSED, problem)
         for transaction in self.transactions.held_back():
             yield Problem(code.TRANSACTION_OPEN, transaction)
+        yield from self.topics.problems()
         if self._cluster is not None:
             yield from self._cluster.problems()
 

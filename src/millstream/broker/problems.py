@@ -55,6 +55,10 @@ class ProblemCode(enum.Enum):
     """A transaction has been open for more than a minute: readers of committed records do not see
     what was written after it to the same partitions."""
 
+    LAKE_BEHIND = "lake_behind"
+    """Retention of a topic waits until its lake table has the records that it would delete. The log
+    grows until then."""
+
     QUORUM_LOST = "quorum_lost"
     """The node cannot renew its registration in the metadata of the cluster: it leads nothing, and
     others take its place. It serves what it may until it is back."""

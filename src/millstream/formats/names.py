@@ -17,3 +17,13 @@ COLUMN_NAMES = (
 VALUE_FORMAT_CONFIG = "millstream.value.format"
 VALUE_SCHEMA_CONFIG = "millstream.value.schema"
 """Topic configs that declare a format. The node stores them and does not interpret records."""
+
+LAKE_TABLE_CONFIG = "millstream.lake.table"
+"""Topic config with the address of the topic's table in a lake."""
+
+LAKE_DELETIONS_CONFIG = "millstream.lake.deletions"
+"""Topic config with the name of the topic that records deletions by key for that table."""
+
+LAKE_REQUIRED_CONFIG = "millstream.lake.required"
+LAKE_POSITIONS_CONFIG = "millstream.lake.positions"
+"""Topic configs by which retention waits for that table, and how far it is."""

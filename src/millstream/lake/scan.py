@@ -23,9 +23,11 @@ import pyarrow.dataset
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.partition import OffsetBounds, RecordSource
 from millstream.config.schema import MIB
-from millstream.errors import InvalidRequest
+from millstream.errors import DataLost, InvalidRequest
+from millstream.lake.deletions import TopicDeletions, without
 from millstream.lake.table import LakeTable
 from millstream.lake.topic_log import TopicLog, open_log
+from millstream.lake.topic_table import table_of
 from millstream.records.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class LakeScan:
             start = self.positions.get(number, first)
             self._log.check_start(number, start, OffsetBounds(first, last))
             self.tail[number] = OffsetBounds(start, last)
+        self._is_kept = without(TopicDeletions(source, topic).pending(table))
         self.schema = pa.unify_schemas([table.schema, self._log.schema])
         """Columns of both. Typed columns that the table does not have yet are null in its rows."""
 
@@ -85,7 +88,7 @@ class LakeScan:
 
         def batches() -> Iterator[pa.RecordBatch]:
             known = [name for name in wanted.names if name in self._table.schema.names]
-            for batch in self._table.dataset().to_batches(columns=known):
+            for batch in self._table.dataset().to_batches(columns=known, filter=self._is_kept):
                 yield _fitted(batch, wanted)
             for batch in self._tail_rows():
                 yield _fitted(batch, wanted)
@@ -117,7 +120,8 @@ class LakeScan:
             [_fitted(batch, self.schema) for batch in self._tail_rows()], self.schema
         )
         history = self._table.dataset().replace_schema(self.schema)
-        return pyarrow.dataset.dataset([history, pyarrow.dataset.dataset(tail)])
+        rows = pyarrow.dataset.dataset([history, pyarrow.dataset.dataset(tail)])
+        return rows if self._is_kept is None else rows.filter(self._is_kept)
 
     def polars(self) -> polars.LazyFrame:
         """Return all rows as a lazy frame of Polars, which skips files by its filters."""
@@ -142,18 +146,28 @@ class LakeScan:
 def scan(
     topic: str,
     *,
-    table: str,
+    table: str | None = None,
     bootstrap: str = "127.0.0.1:9092",
     version: int | None = None,
     **client: Any,
 ) -> LakeScan:
     """Read a topic as one table: history from the lake, the rest from the log.
 
-    `client` are further arguments of `KafkaClient`, such as `security`.
+    `table` is by default the one in the config of the topic. `client` are further arguments of
+    `KafkaClient`, such as `security`.
     """
     source = KafkaClient(bootstrap, **client)
     try:
-        return LakeScan(source, topic, LakeTable.open(table, version=version))
+        opened = LakeTable.open(table_of(source, topic, table), version=version)
+        while True:
+            try:
+                return LakeScan(source, topic, opened)
+            except DataLost:
+                # Unless the lake was written, and retention went on, since the table was opened.
+                newest = LakeTable.open(opened.uri)
+                if version is not None or newest.version == opened.version:
+                    raise
+                opened = newest
     except BaseException:
         source.close()
         raise

@@ -20,6 +20,7 @@ import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -140,6 +141,16 @@ class LakeTable:
         version = self._delta.transaction_version(self._application(partition))
         return None if version is None else int(version)
 
+    def start(self, partition: int) -> int | None:
+        """Return where the table began to have a partition; `None` if that was not recorded."""
+        version = self._delta.transaction_version(f"{self._application(partition)}/start")
+        return None if version is None else int(version)
+
+    def deletions_position(self) -> int:
+        """Return the next offset in the topic of deletions; see `deletions.py`."""
+        version = self._delta.transaction_version(self._deletions)
+        return 0 if version is None else int(version)
+
     def positions(self, partitions: int) -> dict[int, int]:
         """Return the positions of the partitions that have one."""
         positions = {number: self.position(number) for number in range(partitions)}
@@ -148,6 +159,20 @@ class LakeTable:
     def file_uris(self) -> list[str]:
         """Return the addresses of the files of this version."""
         return list(self._delta.file_uris())
+
+    def file_actions(self) -> pa.Table:
+        """Return a row for each file of this version, with size and statistics.
+
+        Raises `LakeError` for a table whose files do not have all that says which rows it has.
+        """
+        protocol = self._delta.protocol()
+        features = set(protocol.reader_features or ()) - {"timestampNtz", "vacuumProtocolCheck"}
+        if features or 1 < protocol.min_reader_version < 3:
+            raise LakeError(
+                f"{self.uri} must have no reader features, got {sorted(features)} and the reader"
+                f" version {protocol.min_reader_version}"
+            )
+        return pa.table(self._delta.get_add_actions(flatten=True))
 
     def dataset(self) -> pa.dataset.Dataset:
         """Return the rows of this version, with statistics that skip files."""
@@ -162,10 +187,19 @@ class LakeTable:
         handler = DeltaStorageHandler.from_table(self._delta._table)  # noqa: SLF001 - it has no public name.
         return pa.fs.PyFileSystem(handler)
 
-    def commit(self, files: Sequence[LakeFile], positions: Mapping[int, int]) -> None:
+    def commit(
+        self,
+        files: Sequence[LakeFile],
+        positions: Mapping[int, int],
+        *,
+        starts: Mapping[int, int] | None = None,
+        deletions_position: int | None = None,
+    ) -> None:
         """Add files and move positions, in one step.
 
-        Raises `LakeConflict` if another writer has moved one of them since this version.
+        `starts` are the first offsets of partitions that the table did not have before. Raises
+        `LakeConflict` if another writer has moved one of them since this version; with a
+        `deletions_position`, also if a delete job has moved that.
         """
         delta_lake = _delta_lake()
         from deltalake.transaction import AddAction, CommitProperties, Transaction  # noqa: PLC0415
@@ -179,6 +213,12 @@ class LakeTable:
             Transaction(self._application(partition), offset, now_ms)
             for partition, offset in sorted(positions.items())
         ]
+        moves += [
+            Transaction(f"{self._application(partition)}/start", offset, now_ms)
+            for partition, offset in sorted((starts or {}).items())
+        ]
+        if deletions_position is not None:
+            moves.append(Transaction(self._deletions, deletions_position, now_ms))
         self._sync([file.path for file in files])
         try:
             self._delta.create_write_transaction(
@@ -215,21 +255,70 @@ class LakeTable:
             except (delta_lake.exceptions.DeltaError, OSError) as error:
                 raise LakeError(f"columns cannot be added to {self.uri}: {error}") from error
 
+    def delete(self, condition: str, *, deletions_position: int) -> int:
+        """Rewrite the files with rows that meet a condition, without them; return their number.
+
+        Moves the position in the topic of deletions in the same commit. Raises `LakeConflict` if
+        another writer has changed the same files since this version.
+        """
+        delta_lake = _delta_lake()
+        from deltalake import CommitProperties, Transaction, WriterProperties  # noqa: PLC0415
+
+        now_ms = time.time_ns() // 1_000_000
+        move = Transaction(self._deletions, deletions_position, now_ms)
+        before, files = self.version, set(self.file_uris())
+        try:
+            counts = self._delta.delete(
+                condition,
+                writer_properties=WriterProperties(compression="ZSTD"),
+                commit_properties=CommitProperties(app_transactions=[move]),
+            )
+            self._delta.update_incremental()
+        except delta_lake.exceptions.CommitFailedError as error:
+            raise LakeConflict(
+                f"another writer has changed {self.uri} since version {before}: {error}"
+            ) from error
+        except (delta_lake.exceptions.DeltaError, OSError) as error:
+            raise LakeError(f"rows of {self.uri} cannot be deleted: {error}") from error
+        self._sync_since(before, files)
+        if self.deletions_position() != deletions_position:  # Nothing met the condition.
+            self.commit([], {}, deletions_position=deletions_position)
+        return int(counts["num_deleted_rows"])
+
+    def vacuum(self, *, keep_hours: int) -> int:
+        """Remove files that no version of the last hours needs; return their number."""
+        delta_lake = _delta_lake()
+        try:
+            removed = self._delta.vacuum(
+                retention_hours=keep_hours, dry_run=False, enforce_retention_duration=False
+            )
+        except (delta_lake.exceptions.DeltaError, OSError) as error:
+            raise LakeError(f"{self.uri} cannot be vacuumed: {error}") from error
+        return len(removed)
+
     def compact(self, *, file_bytes: int) -> Mapping[str, Any]:
         """Merge small files; return the counts of Delta. Positions stay as they are."""
         delta_lake = _delta_lake()
+        before, files = self.version, set(self.file_uris())
         try:
             counts: Mapping[str, Any] = self._delta.optimize.compact(target_size=file_bytes)
             self._delta.update_incremental()
+            self._sync_since(before, files)
         except (delta_lake.exceptions.DeltaError, OSError) as error:
             raise LakeError(f"{self.uri} cannot be compacted: {error}") from error
         return counts
 
+    def _sync_since(self, version: int, files: AbstractSet[str]) -> None:
+        """Make durable what delta-rs has written itself after a version with these files."""
+        if self.version > version and (root := _local_root(self.uri)) is not None:
+            new = [Path(uri) for uri in set(self.file_uris()) - files]
+            self._sync([str(path.relative_to(root)) for path in new])
+            self._sync([f"_delta_log/{self.version:020}.json"])
+
     def _sync(self, paths: Sequence[str]) -> None:
         """Make files of a table in a local directory durable; object stores do so themselves."""
-        if "://" in self.uri and not self.uri.startswith("file://"):
+        if (root := _local_root(self.uri)) is None:
             return
-        root = Path(self.uri.removeprefix("file://"))
         for path in {*(root / path for path in paths), *((root / path).parent for path in paths)}:
             descriptor = os.open(path, os.O_RDONLY)
             try:
@@ -237,8 +326,35 @@ class LakeTable:
             finally:
                 os.close(descriptor)
 
+    @property
+    def _deletions(self) -> str:
+        return f"millstream/{self.topic_id}/deletions"
+
     def _application(self, partition: int) -> str:
         return f"millstream/{self.topic_id}/{partition}"
+
+
+def open_filesystem(uri: str) -> pa.fs.FileSystem:
+    """Return the file system of a table, with paths relative to it, without reading the table."""
+    if (root := _local_root(uri)) is not None:
+        return pa.fs.SubTreeFileSystem(str(root), pa.fs.LocalFileSystem())
+    _delta_lake()
+    from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415
+
+    return pa.fs.PyFileSystem(DeltaStorageHandler(uri))
+
+
+def absolute_uri(uri: str) -> str:
+    """Return the address of a table so that it means the same in every directory."""
+    root = _local_root(uri)
+    return uri if root is None else str(root)
+
+
+def _local_root(uri: str) -> Path | None:
+    """Return the directory of a table; `None` if it is in an object store."""
+    if "://" in uri and not uri.startswith("file://"):
+        return None
+    return Path(uri.removeprefix("file://")).absolute()
 
 
 def _is_same(stored: pa.DataType, declared: pa.DataType) -> bool:

@@ -34,11 +34,12 @@ class TopicLog:
         self._source = source
         self.topic = topic
         self._format = declared_format(source, topic.name)
-        self._prefix = typed_prefix(self._format)
+        self.prefix = typed_prefix(self._format)
+        """Prefix of the typed columns."""
         self.typed: list[pa.Field] = []
         """Columns of the topic's declared schema, and `_error` for values that do not fit it."""
         if len(self._format.schema):
-            self.typed = applied_fields(self._format, OnBadRecord.NULL, prefix=self._prefix)
+            self.typed = applied_fields(self._format, OnBadRecord.NULL, prefix=self.prefix)
         self.schema = pa.schema([*RECORD_COLUMNS, *self.typed])
 
     def bounds(self) -> dict[int, OffsetBounds]:
@@ -105,7 +106,7 @@ class TopicLog:
     def _typed(self, decoded: pa.RecordBatch, name: TopicPartition) -> pa.RecordBatch:
         if self.typed:
             decoded = apply_format(
-                decoded, self._format, OnBadRecord.NULL, origin=name, prefix=self._prefix
+                decoded, self._format, OnBadRecord.NULL, origin=name, prefix=self.prefix
             ).records
         return make_table(decoded, name, self.schema)
 

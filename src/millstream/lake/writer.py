@@ -16,17 +16,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs
 
 from millstream.clients.partition import OffsetBounds, RecordSource
 from millstream.config.schema import MIB
-from millstream.errors import InvalidConfig, LakeConflict
+from millstream.errors import InvalidConfig, LakeConflict, LakeError
+from millstream.lake.deletions import PendingDeletion, TopicDeletions, finished, without
 from millstream.lake.files import write_files
-from millstream.lake.table import LakeFile, LakeTable
+from millstream.lake.table import LakeFile, LakeTable, open_filesystem
 from millstream.lake.topic_log import TopicLog, open_log
+from millstream.lake.topic_table import PositionReport
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,22 @@ class LakeProgress(NamedTuple):
     commits: int
     version: int
     """Of the table after the run."""
+    deleted: int = 0
+    """Rows that deletions by key have removed from the table."""
+
+
+class LakePart(NamedTuple):
+    """A range of offsets to write to files, in this process or another one."""
+
+    topic: str
+    topic_id: uuid.UUID
+    uri: str
+    partition: int
+    start: int
+    end: int
+    file_bytes: int
+    deletions: tuple[PendingDeletion, ...]
+    """Those whose records are left out."""
 
 
 class LakeLag(NamedTuple):
@@ -76,7 +96,9 @@ class LakeWriter:
         file_bytes: int = FILE_BYTES,
         commit_offsets_max: int = COMMIT_OFFSETS_MAX,
         make_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+        write_parts: Callable[[Sequence[LakePart]], list[LakeFile]] | None = None,
     ) -> None:
+        """Create a writer. `write_parts` writes the files of a commit, by default this process."""
         if not MIB <= file_bytes <= 1024 * MIB:
             raise InvalidConfig(
                 f"file_bytes must be between {MIB} and {1024 * MIB}, got {file_bytes}"
@@ -87,6 +109,7 @@ class LakeWriter:
         self._file_bytes = file_bytes
         self._commit_offsets_max = commit_offsets_max
         self._make_name = make_name
+        self._write_parts = write_parts
 
     def run(
         self, progress: Callable[[int, int], None] = lambda _done, _total: None
@@ -99,11 +122,17 @@ class LakeWriter:
         log = open_log(self._source, self._topic)
         table = self._table(log)
         bounds = log.bounds()
+        # After the bounds: a deletion of later records does not concern this run.
+        deletions = TopicDeletions(self._source, self._topic)
+        pending = deletions.pending(table)
         starts = _starts(log, table, bounds)
+        report = PositionReport(self._source, self._topic, self._uri)
+        report.send(table.positions(log.topic.partitions))  # A crash may have prevented it.
         total = sum(max(0, bounds[number].end - starts[number]) for number in bounds)
         done = LakeProgress(0, 0, 0, 0, table.version)
         for moves in _portions(starts, bounds, self._commit_offsets_max):
-            files = self._commit(log, table, moves)
+            files = self._commit(log, table, moves, pending, is_recorded=deletions.is_recorded)
+            report.send(table.positions(log.topic.partitions))
             count = sum(end - start for start, end in moves.values())
             done = LakeProgress(
                 done.offsets + count,
@@ -113,7 +142,26 @@ class LakeWriter:
                 table.version,
             )
             progress(done.offsets, total)
-        return done
+        reached = {number: max(starts[number], bound.end) for number, bound in bounds.items()}
+        return self._delete(table, pending, reached, done)
+
+    def _delete(
+        self,
+        table: LakeTable,
+        pending: Sequence[PendingDeletion],
+        reached: Mapping[int, int],
+        done: LakeProgress,
+    ) -> LakeProgress:
+        """Remove the rows of deletions from the table, and note which ones are finished."""
+        if not pending:
+            return done
+        position = finished(pending, reached)
+        rows = table.delete(
+            " OR ".join(deletion.sql() for deletion in pending),
+            deletions_position=table.deletions_position() if position is None else position,
+        )
+        logger.info("%s: %d rows deleted by key, in %d deletions", table.uri, rows, len(pending))
+        return done._replace(commits=done.commits + 1, version=table.version, deleted=rows)
 
     def lag(self) -> list[LakeLag]:
         """Return how far the table is behind the log, by partition."""
@@ -135,29 +183,64 @@ class LakeWriter:
         return table
 
     def _commit(
-        self, log: TopicLog, table: LakeTable, moves: dict[int, tuple[int, int]]
+        self,
+        log: TopicLog,
+        table: LakeTable,
+        moves: dict[int, tuple[int, int]],
+        pending: Sequence[PendingDeletion],
+        *,
+        is_recorded: bool,
     ) -> list[LakeFile]:
-        filesystem = table.filesystem()
+        parts = [
+            LakePart(
+                *(self._topic, table.topic_id, self._uri, partition, start, end),
+                *(self._file_bytes, tuple(pending)),
+            )
+            for partition, (start, end) in moves.items()
+        ]
         files: list[LakeFile] = []
         try:
-            for partition, (start, end) in moves.items():
-                files += write_files(
-                    filesystem,
-                    log.rows(partition, start, end),
-                    self._names(partition, start),
-                    schema=log.schema,
-                    file_bytes=self._file_bytes,
-                )
-            table.commit(files, {partition: end for partition, (_, end) in moves.items()})
+            if self._write_parts is not None:
+                files = self._write_parts(parts)
+            else:
+                for part in parts:
+                    files += write_part(log, part, make_name=self._make_name)
+            table.commit(
+                files,
+                {partition: end for partition, (_, end) in moves.items()},
+                starts={
+                    partition: start
+                    for partition, (start, _) in moves.items()
+                    if table.position(partition) is None
+                },
+                deletions_position=table.deletions_position() if is_recorded else None,
+            )
         except LakeConflict:
             # Refused for certain. After any other error the files may be part of the table.
-            _remove(filesystem, files)
+            _remove(table.filesystem(), files)
             raise
         return files
 
-    def _names(self, partition: int, start: int) -> Iterator[str]:
+
+def write_part(
+    log: TopicLog, part: LakePart, *, make_name: Callable[[], str] = lambda: uuid.uuid4().hex
+) -> list[LakeFile]:
+    """Write the files of a part, which belong to the table once they are committed."""
+
+    def names() -> Iterator[str]:
         while True:
-            yield f"p{partition}-{start}-{self._make_name()}.parquet"
+            yield f"p{part.partition}-{part.start}-{make_name()}.parquet"
+
+    try:
+        return write_files(
+            open_filesystem(part.uri),
+            _filtered(log.rows(part.partition, part.start, part.end), without(part.deletions)),
+            names(),
+            schema=log.schema,
+            file_bytes=part.file_bytes,
+        )
+    except OSError as error:
+        raise LakeError(f"files of {part.uri} cannot be written: {error}") from error
 
 
 def _starts(log: TopicLog, table: LakeTable, bounds: dict[int, OffsetBounds]) -> dict[int, int]:
@@ -186,6 +269,14 @@ def _portions(
         }
         yield portion
         waiting = {number: end for number, (_, end) in portion.items() if end < bounds[number].end}
+
+
+def _filtered(
+    batches: Iterator[pa.RecordBatch], is_kept: pc.Expression | None
+) -> Iterator[pa.RecordBatch]:
+    """Leave out rows that were deleted: the log may have them for a moment after that."""
+    for batch in batches:
+        yield batch if is_kept is None else batch.filter(is_kept)
 
 
 def _remove(filesystem: pyarrow.fs.FileSystem, files: list[LakeFile]) -> None:

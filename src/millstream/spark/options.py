@@ -45,6 +45,9 @@ TRANSACTION_LEASE_MS = 60_000
 TIMEOUT_MS = 30_000
 """Timeout of a request to a node, including retries."""
 
+AUTO = "auto"
+"""As history: the table in the config of each topic."""
+
 _TOPIC_OPTIONS = ("topic", "topics", "topicPattern", "assign")
 
 
@@ -148,6 +151,12 @@ READ_OPTIONS: Mapping[str, OptionHelp] = MappingProxyType(
             "End before the first record with this timestamp or a later one."
         ),
         "endingOffsetsByTimestamp": OptionHelp("The same by partition."),
+        "history": OptionHelp(
+            "[Lake table](../guides/lake.md#spark) with the history of the topic: its address, or"
+            " `auto` for the one that the topic has in its config `millstream.lake.table`, if any."
+            " Records that the table has are read from it, the rest from the log. Default: all"
+            " records are read from the log."
+        ),
         "isolation": OptionHelp(
             "`read_committed` (default) or `read_uncommitted`.", ("kafka.isolation.level",)
         ),
@@ -294,6 +303,8 @@ class ReadOptions:
     partitions_min: int = 1
     partition_bytes: int = PARTITION_BYTES
     value: ValueOptions = field(default_factory=ValueOptions)
+    history: str | None = None
+    """Address of the lake table with the history, or `AUTO`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,13 +338,13 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
     reader = _OptionReader(options, READ_OPTIONS, ignored=_CATALOG_OPTIONS)
     if is_stream and (ending := reader.first("endingOffsets", "endingTimestamp")):
         raise InvalidConfig(f"option {ending} is for batches: a stream has no end")
+    isolation = reader.choice("isolation", {level.value: level for level in Isolation})
     return ReadOptions(
         source=_source_options(reader, may_be_path=True),
         selection=_selection(reader),
         starting=_position(reader, "starting", default=LATEST if is_stream else EARLIEST),
         ending=_position(reader, "ending", default=LATEST),
-        isolation=reader.choice("isolation", {level.value: level for level in Isolation})
-        or Isolation.READ_COMMITTED,
+        isolation=isolation or Isolation.READ_COMMITTED,
         fail_on_data_loss=reader.flag("failOnDataLoss", default=True),
         include_headers=reader.flag("includeHeaders", default=False),
         columns=reader.names("columns"),
@@ -342,7 +353,27 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
         partitions_min=reader.number("minPartitions") or 1,
         partition_bytes=reader.number("partitionBytes") or PARTITION_BYTES,
         value=_value(reader),
+        history=_history(reader, isolation),
     )
+
+
+def _history(reader: _OptionReader, isolation: Isolation | None) -> str | None:
+    history = reader.get("history")
+    if history is None:
+        return None
+    if not history.strip():
+        raise InvalidConfig("history must be auto or the address of a table, got an empty text")
+    if isolation is Isolation.READ_UNCOMMITTED:
+        raise InvalidConfig(
+            "history requires isolation read_committed, got read_uncommitted: a table has committed"
+            " records only"
+        )
+    if history.lower() == AUTO and reader.get("path") is not None:
+        raise InvalidConfig(
+            "history=auto requires bootstrap.servers: a data directory does not have the configs of"
+            " topics; set the address of the table"
+        )
+    return AUTO if history.lower() == AUTO else history
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:

@@ -577,6 +577,28 @@ class Log:
             age_marks=self.partition.age_marks,
         )
 
+    def would_evict(self, needed_offset: int) -> bool:
+        """Whether retention would delete records from `needed_offset` on, if it might."""
+        if self.replication.is_replica:
+            return False
+        snapshot = self._state.snapshot
+        eviction = plan_eviction(
+            snapshot.segments,
+            start=self.partition.start_offset,
+            committed=snapshot.committed.offset,
+            config=self.config,
+            now_ms=self._retention_now_ms(),
+            age_marks=self.partition.age_marks,
+        )
+        ends = (0 if eviction is None else eviction.before_offset, self._start.capped_offset())
+        return max(ends) > needed_offset
+
+    def apply_caps(self) -> None:
+        """Move the start as far as the limits of bytes and records require, if there are any."""
+        if self._start.is_capped:
+            self._start.apply_caps()
+            self._context.on_change()
+
     async def begin_retention(self) -> None:
         """Let readers see no more than the limits of bytes and records allow, from now on.
 

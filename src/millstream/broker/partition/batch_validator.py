@@ -108,6 +108,10 @@ class PartitionConfig(Protocol):
         """Return the settings of the log."""
         ...
 
+    def lake_position(self, partition: int) -> int | None:
+        """Return the first offset that the lake needs; `None` if retention does not wait."""
+        ...
+
 
 class InvalidBatchRecord(InvalidRecord):
     """A compacted topic does not accept a batch because some of its records have no key."""

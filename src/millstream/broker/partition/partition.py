@@ -322,6 +322,7 @@ class Partition:
             states,
             save=self._save_before_removal,
             retention_hold=lambda: self.retention_hold,
+            lake_position=lambda: self.config.lake_position(self.index),
         )
         await log.begin_retention()
         log.on_rewind = self._rewind
@@ -386,6 +387,13 @@ class Partition:
             self._opened.log.on_rewind = None
             self._opened.log.unwatch(self._note_change)
 
+    @property
+    def is_waiting_for_lake(self) -> bool:
+        """Whether retention would delete records now that the lake does not have yet."""
+        if self._opened is None or (position := self.config.lake_position(self.index)) is None:
+            return False
+        return self._opened.log.would_evict(position)
+
     async def reconfigure(self, config: PartitionConfig) -> None:
         """Apply other settings from now on. The partition need not be open.
 
@@ -397,6 +405,7 @@ class Partition:
         if self._opened is not None and self._refusal is None:
             self._opened.appender.validator = self._validator()
             await self._opened.log.reconfigure(config.log_config())
+            self._opened.log.apply_caps()  # They may have waited for the lake.
 
     @property
     def is_queue(self) -> bool:

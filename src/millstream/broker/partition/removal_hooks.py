@@ -32,11 +32,13 @@ class PartitionRemovalHooks:
         *,
         save: Callable[[], Awaitable[None]],
         retention_hold: Callable[[], RetentionHold | None],
+        lake_position: Callable[[], int | None],
     ) -> None:
         self._reader = reader
         self._states = states
         self._save = save
         self._retention_hold = retention_hold
+        self._lake_position = lake_position
 
     def stable_offset(self) -> int:
         """Return the last stable offset: all transactions before it have ended, durably."""
@@ -54,9 +56,11 @@ class PartitionRemovalHooks:
         ]
 
     def needed_offset(self) -> int | None:
-        """Return the first offset that must be kept, or None if there is no hold."""
-        hold = self._retention_hold()
-        return None if hold is None else hold.needed_offset()
+        """Return the first offset that must be kept, or None if nothing needs one."""
+        hold, lake = self._retention_hold(), self._lake_position()
+        if hold is None:
+            return lake
+        return hold.needed_offset() if lake is None else min(lake, hold.needed_offset())
 
     async def before_removal(self) -> None:
         """Make durable what the retention hold no longer needs, then save the producer states.

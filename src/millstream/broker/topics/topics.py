@@ -36,6 +36,7 @@ import msgspec
 
 from millstream.broker.access.caller import Caller
 from millstream.broker.keyed_locks import KeyedLocks
+from millstream.broker.problems import Problem, ProblemCode
 from millstream.broker.topics.configs.topic_config import NO_LIMIT, ConfigChange, TopicConfig
 from millstream.broker.topics.configs.topic_settings import (
     DURABILITY,
@@ -332,6 +333,22 @@ class Topics:
         if topic is None:
             raise UnknownTopic(f"topic {name[:300]!r} does not exist")
         return topic
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield topics without metadata, and partitions whose retention waits for the lake."""
+        for unknown in self.unknown.values():
+            yield Problem(ProblemCode.TOPIC_UNKNOWN, unknown)
+        for topic in self._topics.values():
+            if topic.config.lake_positions is None:
+                continue
+            for partition in topic.partitions:
+                if partition.is_waiting_for_lake:
+                    position = topic.config.lake_position(partition.index)
+                    yield Problem(
+                        ProblemCode.LAKE_BEHIND,
+                        f"{partition}: retention waits for the lake table, which has the records"
+                        f" before offset {position}",
+                    )
 
     def find(self, name: str) -> Topic | None:
         """Return a topic, or None if it does not exist."""

@@ -14,6 +14,7 @@ from millstream.cli.support.command_group import CommandGroup
 from millstream.cli.support.kafka_security import kafka_security, kafka_security_options
 from millstream.cli.support.options import data_option, json_option, one_line_errors, progress_bar
 from millstream.cli.support.output import printable, to_json
+from millstream.config.schema import MIB
 from millstream.spark.maintenance.topics import TABLE_FORMATS, JobTarget, RangeEdge
 from millstream.spark.session import running_session
 
@@ -172,6 +173,71 @@ def reindex(
     ):
         done = segments.reindex(spark, data, is_all=is_all, state=state, progress=bar.update)
     context.exit(report_reindexed(done, as_json=as_json))
+
+
+@jobs.command()
+@click.argument("topic")
+@click.option(
+    "--table",
+    metavar="URI",
+    help="Delta table of the topic, which all executors can write to. The default is the table that"
+    " `millstream lake enable` has set.",
+)
+@click.option(
+    "--file-mib",
+    type=click.IntRange(1, 1024),
+    default=128,
+    show_default=True,
+    help="Size of a Parquet file in MiB, about.",
+)
+@bootstrap_option
+@kafka_security_options
+@spark_options
+@json_option
+def lake(
+    *,
+    topic: str,
+    table: str | None,
+    file_mib: int,
+    bootstrap: str,
+    master: str,
+    conf: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Write what a topic has and its lake table has not, in parallel.
+
+    Commits as `millstream lake write` does, exactly once: either can go on where the other one has
+    stopped. Requires `millstream[lake]` too.
+
+    \b
+    Exit status:
+        0  written
+        1  failed; what was committed stays
+        2  wrong usage
+
+    \b
+    Example:
+        millstream jobs lake orders --table s3://lake/orders --master spark://driver:7077
+    """
+    from millstream.clients.kafka.client import KafkaClient  # noqa: PLC0415 - slow to import.
+    from millstream.lake.topic_table import table_of  # noqa: PLC0415 - slow, with what it needs.
+    from millstream.spark.maintenance.lake import write_lake  # noqa: PLC0415
+    from millstream.spark.options import SourceOptions  # noqa: PLC0415
+
+    security = kafka_security()
+    options = SourceOptions(bootstrap=bootstrap, security=security)
+    with one_line_errors():
+        with KafkaClient(bootstrap, security=security) as client:
+            uri = table_of(client, topic, table)
+        with (
+            running_session(_APP, master, conf) as spark,
+            progress_bar("lake", is_bytes=False) as bar,
+        ):
+            done = write_lake(
+                spark, options, topic, uri, file_bytes=file_mib * MIB, progress=bar.update
+            )
+    values = done._asdict()
+    click.echo(to_json(values) if as_json else ", ".join(f"{k}: {v}" for k, v in values.items()))
 
 
 @jobs.command()

@@ -19,9 +19,9 @@ _FILE_MIB = 128
 table_option = click.option(
     "--table",
     metavar="URI",
-    required=True,
     help="Delta table of the topic: a directory, or an address of an object store such as"
-    " s3://bucket/prefix, whose credentials are taken from its environment variables.",
+    " s3://bucket/prefix, whose credentials are taken from its environment variables. The default"
+    " is the table that `enable` has set.",
 )
 
 file_size_option = click.option(
@@ -48,6 +48,79 @@ def lake() -> None:
 
 @lake.command()
 @click.argument("topic")
+@click.option(
+    "--table",
+    metavar="URI",
+    required=True,
+    help="Delta table of the topic: a directory, or an address of an object store such as"
+    " s3://bucket/prefix. Is created if there is none.",
+)
+@click.option(
+    "--required/--not-required",
+    "is_required",
+    default=None,
+    help="Whether retention waits for the table: no record leaves the log before it is there. The"
+    " default leaves that as it is, for a new table without waiting.",
+)
+@bootstrap_option
+@kafka_security_options
+@json_option
+def enable(
+    *, topic: str, table: str, is_required: bool | None, bootstrap: str, as_json: bool
+) -> None:
+    """Create the table of a topic, and note its address in the topic.
+
+    Readers find the table in the config millstream.lake.table then, and other `lake` commands do
+    not need --table. Nothing is written yet. A directory is noted with its absolute path.
+
+    \b
+    Exit status:
+        0  enabled, or it was already
+        1  failed, for instance because the table belongs to another topic
+        2  wrong usage
+
+    \b
+    Example:
+        millstream lake enable orders --table s3://lake/orders --required
+    """
+    from millstream.clients.kafka.client import KafkaClient  # noqa: PLC0415 - slow to import.
+    from millstream.lake.topic_table import enable_lake  # noqa: PLC0415 - slow, with what it needs.
+
+    with one_line_errors(), KafkaClient(bootstrap, security=kafka_security()) as client:
+        address = enable_lake(client, topic, table, is_required=is_required)
+    _report({"topic": topic, "table": address}, as_json=as_json)
+
+
+@lake.command()
+@click.argument("topic")
+@bootstrap_option
+@kafka_security_options
+@json_option
+def disable(*, topic: str, bootstrap: str, as_json: bool) -> None:
+    """Remove the address of its table from a topic. The table itself stays.
+
+    Retention does not wait for it any more.
+
+    \b
+    Exit status:
+        0  disabled, or there was no address
+        1  failed
+        2  wrong usage
+
+    \b
+    Example:
+        millstream lake disable orders
+    """
+    from millstream.clients.kafka.client import KafkaClient  # noqa: PLC0415 - slow to import.
+    from millstream.lake.topic_table import disable_lake  # noqa: PLC0415 - slow, with what it needs.
+
+    with one_line_errors(), KafkaClient(bootstrap, security=kafka_security()) as client:
+        address = disable_lake(client, topic)
+    _report({"topic": topic, "table": address}, as_json=as_json)
+
+
+@lake.command()
+@click.argument("topic")
 @table_option
 @click.option(
     "--every",
@@ -64,7 +137,7 @@ def lake() -> None:
 def write(
     *,
     topic: str,
-    table: str,
+    table: str | None,
     every_seconds: float | None,
     file_mib: int,
     bootstrap: str,
@@ -87,10 +160,12 @@ def write(
         millstream lake write orders --table ./lake/orders --every 60
     """
     from millstream.clients.kafka.client import KafkaClient  # noqa: PLC0415 - slow to import.
+    from millstream.lake.topic_table import table_of  # noqa: PLC0415 - slow, with what it needs.
     from millstream.lake.writer import LakeWriter  # noqa: PLC0415 - slow, with what it needs.
 
     never = threading.Event()
     with one_line_errors(), KafkaClient(bootstrap, security=kafka_security()) as client:
+        table = table_of(client, topic, table)
         writer = LakeWriter(client, topic, table, file_bytes=file_mib * MIB)
         while True:
             with progress_bar("write", is_bytes=False) as bar:
@@ -108,7 +183,7 @@ def write(
 @bootstrap_option
 @kafka_security_options
 @json_option
-def status(*, topic: str, table: str, bootstrap: str, as_json: bool) -> None:
+def status(*, topic: str, table: str | None, bootstrap: str, as_json: bool) -> None:
     """Show how far a table is behind its topic.
 
     \b
@@ -122,9 +197,11 @@ def status(*, topic: str, table: str, bootstrap: str, as_json: bool) -> None:
         millstream lake status orders --table ./lake/orders
     """
     from millstream.clients.kafka.client import KafkaClient  # noqa: PLC0415 - slow to import.
+    from millstream.lake.topic_table import table_of  # noqa: PLC0415 - slow, with what it needs.
     from millstream.lake.writer import LakeWriter  # noqa: PLC0415 - slow, with what it needs.
 
     with one_line_errors(), KafkaClient(bootstrap, security=kafka_security()) as client:
+        table = table_of(client, topic, table)
         partitions = LakeWriter(client, topic, table).lag()
     if as_json:
         rows = [
@@ -155,7 +232,7 @@ def status(*, topic: str, table: str, bootstrap: str, as_json: bool) -> None:
 
 
 @lake.command()
-@table_option
+@click.option("--table", metavar="URI", required=True, help="Delta table of a topic.")
 @file_size_option
 @json_option
 def compact(*, table: str, file_mib: int, as_json: bool) -> None:
@@ -186,6 +263,40 @@ def compact(*, table: str, file_mib: int, as_json: bool) -> None:
         },
         as_json=as_json,
     )
+
+
+@lake.command()
+@click.option("--table", metavar="URI", required=True, help="Delta table of a topic.")
+@click.option(
+    "--keep-hours",
+    type=click.IntRange(1, 24 * 365),
+    default=168,
+    show_default=True,
+    help="Age in hours of files that stay, for queries that read an older version and for writers"
+    " that have not committed yet.",
+)
+@json_option
+def vacuum(*, table: str, keep_hours: int, as_json: bool) -> None:
+    """Remove files that the table does not need any more.
+
+    Those are files from before a compaction or a deletion, and those of writers that crashed. Only
+    then the bytes of deleted records are gone from the store.
+
+    \b
+    Exit status:
+        0  removed, or there was nothing to remove
+        1  the table cannot be read or written
+        2  wrong usage
+
+    \b
+    Example:
+        millstream lake vacuum --table ./lake/orders --keep-hours 24
+    """
+    from millstream.lake.table import LakeTable  # noqa: PLC0415 - slow, with what it needs.
+
+    with one_line_errors():
+        removed = LakeTable.open(table).vacuum(keep_hours=keep_hours)
+    _report({"files_removed": removed}, as_json=as_json)
 
 
 def _report(values: dict[str, Any], *, as_json: bool) -> None:

@@ -37,6 +37,10 @@ from millstream.protocols.kafka.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsRequestResource,
     DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestConfig,
+    IncrementalAlterConfigsRequestResource,
+    IncrementalAlterConfigsResponse,
 )
 from millstream.protocols.kafka.messages.metadata import MetadataResponseTopic
 from millstream.protocols.kafka.messages.topics import (
@@ -56,6 +60,7 @@ SAMPLE_SIZE_MAX = 64 * 1024
 """Bytes that are read of a range to estimate the size of its records."""
 
 _TOPIC = 2  # Kafka's resource type.
+_SET, _RESET = 0, 1  # Kafka's operations.
 
 
 class KafkaClient:
@@ -219,6 +224,34 @@ class KafkaClient:
             }
             for result in self.cluster.call_with_retries(attempt).results
         }
+
+    def alter_topic_configs(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Set configs of a topic; `None` resets one to its default. The others stay."""
+        resource = IncrementalAlterConfigsRequestResource(
+            resource_type=_TOPIC,
+            resource_name=name,
+            configs=tuple(
+                IncrementalAlterConfigsRequestConfig(
+                    name=config, config_operation=_RESET if value is None else _SET, value=value
+                )
+                for config, value in changes.items()
+            ),
+        )
+
+        def attempt(deadline: Deadline) -> None:
+            address = self.cluster.controller(deadline)
+            with self.cluster.borrow(address, deadline) as connection:
+                request = IncrementalAlterConfigsRequest(resources=(resource,))
+                answer: IncrementalAlterConfigsResponse = connection.call(
+                    request, deadline=deadline
+                )
+            for result in answer.responses:
+                message = f"topic {name!r}: {result.error_message or 'not changed'}"
+                if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise UnknownTopic(message)
+                raise_for_code(result.error_code, message)
+
+        self.cluster.call_with_retries(attempt)
 
     # Offsets.
 

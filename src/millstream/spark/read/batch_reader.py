@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from millstream.clients.partition import RecordSource
 from millstream.spark.options import ReadOptions
 from millstream.spark.read.filters import NO_CONDITIONS, push
-from millstream.spark.read.plan import find_partitions, make_tasks, resolve_start
+from millstream.spark.read.plan import TopicIds, find_partitions, make_tasks, resolve_start
 from millstream.spark.read.positions import Offsets, resolve
 from millstream.spark.read.ranges import ReadTask
 from millstream.spark.source_cache import open_source
@@ -19,6 +19,8 @@ from millstream.spark.topic_values import TopicValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from millstream.spark.read.history import UnionSource
 
 
 class BatchReader(DataSourceReader):
@@ -35,14 +37,29 @@ class BatchReader(DataSourceReader):
         options = self._options
         source = open_source(options.source)
         topic_ids = find_partitions(source, options.selection)
+        union = self._union(source, topic_ids)
+        source = union or source
         selected = [partition for partition in topic_ids if self._conditions.has(partition)]
         bounds = source.bounds(selected, isolation=options.isolation)
         start = resolve(options.starting, selected, bounds, source, name="startingOffsets")
         end = resolve(options.ending, selected, bounds, source, name="endingOffsets")
         start, _ = resolve_start(source, start, bounds, options)
         start, end = self._clipped(source, start, end)
+        past: list[ReadTask] = []
+        if union is not None:
+            union.lost(start, end)
+            past, start = union.history_tasks(start, end, options)
         # Spark takes an empty list for one partition without a value.
-        return [*make_tasks(source, start, end, options, topic_ids)] or [ReadTask(())]
+        return [*past, *make_tasks(source, start, end, options, topic_ids)] or [ReadTask(())]
+
+    def _union(self, source: RecordSource, topic_ids: TopicIds) -> UnionSource | None:
+        """Return the source with the histories of the topics; `None` without the option."""
+        if self._options.history is None:
+            return None
+        # With what reads tables, which other queries do not need.
+        from millstream.spark.read.history import open_union  # noqa: PLC0415
+
+        return open_union(source, self._options, topic_ids)
 
     def _clipped(
         self, source: RecordSource, start: Offsets, end: Offsets

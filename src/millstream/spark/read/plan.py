@@ -144,6 +144,17 @@ def make_tasks(
     offset_bytes = source.offset_bytes(
         {range_.partition: OffsetBounds(range_.start, range_.end) for range_ in ranges}
     )
+    return divide(ranges, offset_bytes, options)
+
+
+def divide(
+    ranges: Iterable[OffsetRange],
+    offset_bytes: Mapping[TopicPartition, float],
+    options: ReadOptions,
+    *,
+    finish: Callable[[OffsetRange], OffsetRange] = lambda piece: piece,
+) -> list[ReadTask]:
+    """Return tasks of the size in the options. `finish` completes each piece of a range."""
     pieces = split(
         ranges,
         offset_bytes=offset_bytes,
@@ -154,7 +165,7 @@ def make_tasks(
     # are worth their overhead.
     task_bytes_min = 0 if options.partitions_min > 1 else TASK_BYTES_MIN
     return gather(
-        pieces,
+        map(finish, pieces),
         offset_bytes=offset_bytes,
         task_bytes_min=min(task_bytes_min, options.partition_bytes),
     )

@@ -6,14 +6,28 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from millstream.records.topic_partition import TopicPartition
 from millstream.spark.read.positions import Offsets
 
+if TYPE_CHECKING:
+    from millstream.lake.deletions import PendingDeletion
+
 RANGES_MAX = 100_000
 """Tasks of one query: far more than a driver can plan quickly."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFiles:
+    """Files of a lake table that have the offsets of a range."""
+
+    table: str
+    paths: tuple[str, ...]
+    deletions: tuple[PendingDeletion, ...] = ()
+    """Deletions by key that the files do not have behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +39,8 @@ class OffsetRange:
     end: int
     topic_id: uuid.UUID | None = None
     """Topic that the offsets belong to, if it is known."""
+    history: HistoryFiles | None = None
+    """Where the records are, if they are read from a lake table; `None` for the log."""
 
     @property
     def count(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -111,6 +111,11 @@ def _decoded(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range. If records were lost and that is allowed, skip them."""
     start, end = range_.start, range_.end
+    if range_.history is not None:
+        from millstream.spark.read.history import rows_of_range  # noqa: PLC0415 - few queries have one.
+
+        yield from rows_of_range(range_, columns)
+        return
     while start < end:
         aborted = AbortedFilter()
         try:
@@ -139,6 +144,11 @@ def _decoded(
             logger.warning("%s; continuing without them", reason)
             return
         except OffsetOutOfRange as error:
+            moved = _moved(source, replace(range_, start=start, end=end), options)
+            if moved is not None:
+                yield from _decoded(source, moved, options, columns)
+                start = moved.end
+                continue
             remaining = max(start, error.start), min(end, error.end)
             reason = (
                 f"cannot read offsets {start} to {end - 1} of {range_.partition}, which has offsets"
@@ -152,3 +162,12 @@ def _decoded(
             start, end = remaining
         else:
             return
+
+
+def _moved(source: RecordSource, range_: OffsetRange, options: ReadOptions) -> OffsetRange | None:
+    """Return the part of a range that the lake has by now; see `moved_range`."""
+    if options.history is None:
+        return None
+    from millstream.spark.read.history import moved_range  # noqa: PLC0415
+
+    return moved_range(source, options, range_)

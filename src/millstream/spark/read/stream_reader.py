@@ -51,6 +51,8 @@ from millstream.spark.topic_values import TopicValues
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from millstream.spark.read.history import UnionSource
+
 logger = logging.getLogger(__name__)
 
 LOST = "(lost)"
@@ -68,6 +70,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._target: Offsets | None = None
         """End of the last micro-batch, for a query that reads only the present records."""
+        self._union: UnionSource | None = None
+        """The last one that was opened."""
 
     @property
     def _source(self) -> RecordSource:
@@ -76,8 +80,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> StreamPosition:  # noqa: N802 - Spark's name, as below.
         """Return the start position of a query that has no checkpoint."""
         topic_ids, bounds = self._bounds()
+        source: RecordSource = self._source
+        if self._options.history is not None:
+            source = self._open_union(topic_ids)
+            bounds = source.bounds(list(topic_ids), isolation=self._options.isolation)
         start = resolve(
-            self._options.starting, list(bounds), bounds, self._source, name="startingOffsets"
+            self._options.starting, list(bounds), bounds, source, name="startingOffsets"
         )
         return encode_position(start, {}, _by_topic(topic_ids))
 
@@ -95,14 +103,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topic_ids, bounds = self._bounds_again()
         read = self._without_recreated(read, read_ids, _by_topic(topic_ids))
         begin = self._begin(read, bounds)
+        source, bounds = self._with_history(topic_ids, begin, bounds)
         begin, newly_lost = resolve_start(
-            self._source,
+            source,
             begin,
             bounds,
             self._options,
             is_same=lambda partition: partition.topic in read_ids,
         )
-        end = self._limited(begin, self._end(begin, bounds), limit)
+        end = self._limited(source, begin, self._end(begin, bounds), limit)
+        if source is self._union:
+            assert self._union is not None
+            newly_lost = Counter(newly_lost) + Counter(self._union.lost(begin, end))
         return encode_position(end, Counter(lost) + Counter(newly_lost), _by_topic(topic_ids))
 
     def reportLatestOffset(self) -> StreamPosition:  # noqa: N802
@@ -131,7 +143,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 bounds = self._source.bounds(new, isolation=self._options.isolation)
                 begin |= {partition: bound.start for partition, bound in bounds.items()}
         topic_ids = {partition: end_ids.get(partition.topic) for partition in ends}
-        return [*make_tasks(self._source, begin, ends, self._options, topic_ids)]
+        past, begin = self._history_tasks(topic_ids, begin, ends)
+        return [*past, *make_tasks(self._source, begin, ends, self._options, topic_ids)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the records of a task."""
@@ -146,6 +159,46 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topic_ids = find_partitions(self._source, self._options.selection)
         bounds = self._source.bounds(list(topic_ids), isolation=self._options.isolation)
         return topic_ids, bounds
+
+    def _open_union(self, topic_ids: TopicIds) -> UnionSource:
+        # With what reads tables, which other queries do not need.
+        from millstream.spark.read.history import open_union  # noqa: PLC0415
+
+        self._union = open_union(self._source, self._options, topic_ids)
+        return self._union
+
+    def _with_history(
+        self, topic_ids: TopicIds, begin: Offsets, log: dict[TopicPartition, OffsetBounds]
+    ) -> tuple[RecordSource, dict[TopicPartition, OffsetBounds]]:
+        """Return the source and the bounds with the tables, if the logs lack what is read next.
+
+        A query that has arrived at the ends of the logs does not open a table any more.
+        """
+        if self._options.history is None or all(
+            offset >= log[partition].start for partition, offset in begin.items()
+        ):
+            return self._source, log
+        union = self._open_union(topic_ids)
+        return union, union.bounds(list(log), isolation=self._options.isolation)
+
+    def _history_tasks(
+        self, topic_ids: TopicIds, begin: Offsets, end: Offsets
+    ) -> tuple[list[ReadTask], Offsets]:
+        """Return the tasks that read tables, and where the logs are to be read from.
+
+        What a table has is read from there: the first time that a query asks, and as long as it is
+        behind the table. After that, only what the logs have lost.
+        """
+        if self._options.history is None:
+            return [], begin
+        is_behind = self._union is None or any(
+            offset < (self._union.position(partition) or 0) for partition, offset in begin.items()
+        )
+        if not is_behind:
+            log = self._source.bounds(list(end), isolation=self._options.isolation)
+            if all(begin[partition] >= log[partition].start for partition in end):
+                return [], begin
+        return self._open_union(topic_ids).history_tasks(begin, end, self._options)
 
     def _bounds_again(self) -> tuple[TopicIds, dict[TopicPartition, OffsetBounds]]:
         """Return the bounds in a query that runs: a topic that is gone was deleted."""
@@ -201,7 +254,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         return {partition: max(end, begin[partition]) for partition, end in ends.items()}
 
-    def _limited(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+    def _limited(
+        self, source: RecordSource, begin: Offsets, end: Offsets, limit: ReadLimit
+    ) -> Offsets:
         if isinstance(limit, ReadAllAvailable):
             return end
         if isinstance(limit, ReadMaxRows):
@@ -218,7 +273,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition in end
             if begin[partition] < end[partition]
         }
-        return limit_bytes(begin, end, bytes_max, self._source.offset_bytes(waiting))
+        return limit_bytes(begin, end, bytes_max, source.offset_bytes(waiting))
 
 
 def _by_topic(topic_ids: TopicIds) -> dict[str, uuid.UUID]:

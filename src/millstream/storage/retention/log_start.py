@@ -76,6 +76,12 @@ class LogStart:
         self._context.counters.evicted_records += offset - state.start_offset
         state.start_at(offset, eviction_reason=reason)
 
+    def capped_offset(self) -> int:
+        """Return the offset that the caps leave, whatever still needs what is before; 0 without."""
+        if self._size_caps is None:
+            return 0
+        return self._size_caps.first_offset(self._context.state.snapshot)[0]
+
     def follow(self, *, is_replica: bool) -> None:
         """Leave the start of the log to its leader, or decide it here again."""
         self._is_replica = is_replica

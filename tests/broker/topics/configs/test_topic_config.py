@@ -25,6 +25,10 @@ from millstream.broker.topics.configs.topic_setting import (
 from millstream.broker.topics.configs.topic_settings import (
     DISCARD,
     DURABILITY,
+    LAKE_DELETIONS,
+    LAKE_POSITIONS,
+    LAKE_REQUIRED,
+    LAKE_TABLE,
     REMOVED_CONFIGS,
     RETENTION_RECORDS,
     TOPIC_CONFIGS,
@@ -86,6 +90,12 @@ def samples(setting: TopicSetting) -> tuple[list[str], list[str]]:
     if setting.kind is SettingType.LIST and setting.values:
         good = [*setting.values, ",".join(setting.values), " , ".join(setting.values), ""]
         return good, ["other", "delete,other", "delete;compact", "delete,delete", "delete,"]
+    if setting.name == LAKE_POSITIONS:
+        return ["0:1", "0:1,1:20", ""], ["0", "*", "a:b", "0:1;1:1", "0:1,0:1", "-1:0", "0:-1"]
+    if setting.name == LAKE_TABLE:
+        return ["s3://lake/orders", "/lake/orders", ""], ["a\nb", "x" * 4097]
+    if setting.name == LAKE_DELETIONS:
+        return ["orders.lake-deletions", ""], ["a b", "a/b", "x" * 250]
     if setting.kind is SettingType.LIST:
         return ["*", "0:1", "0:1,1:1", ""], ["0", "a:b", "0:1;1:1", "0:1,0:1", "-1:0"]
     if setting.name == VALUE_SCHEMA:
@@ -108,6 +118,7 @@ def samples(setting: TopicSetting) -> tuple[list[str], list[str]]:
 
 def test_every_config_of_kafka_is_there_with_its_default_or_says_which_kafka_has():
     ours = {DURABILITY, DISCARD, RETENTION_RECORDS, VALUE_FORMAT, VALUE_SCHEMA}
+    ours |= {LAKE_TABLE, LAKE_DELETIONS, LAKE_REQUIRED, LAKE_POSITIONS}
     assert TOPIC_CONFIGS.keys() - ours == KAFKA_DEFAULTS.keys()
     for name, default in KAFKA_DEFAULTS.items():
         setting = TOPIC_CONFIGS[name]
@@ -217,6 +228,7 @@ def test_the_typed_values():
             "min.cleanable.dirty.ratio": "0.25",
             VALUE_FORMAT: "json",
             VALUE_SCHEMA: "id BIGINT",
+            LAKE_DELETIONS: "deleted",
         }
     )
     found = {
@@ -247,7 +259,10 @@ def test_the_typed_values():
         "cleanable_dirty_ratio_min": 0.25,
         "value_format": TopicValueFormat.JSON,
         "value_schema": "id BIGINT",
+        "lake_deletions": "deleted",
+        "lake_positions": None,
     }
+    assert config.lake_position(0) is None
     assert config.is_compacted
     assert config.is_log_append_time
     assert config.log_config() == LogConfig(
@@ -523,3 +538,11 @@ def test_a_topic_is_ephemeral_for_all_its_life_or_never(other):
 
 def test_a_setting_is_found_by_its_name():
     assert setting_named("retention.ms") is TOPIC_CONFIGS["retention.ms"]
+
+
+def test_retention_waits_for_the_lake_up_to_its_positions_and_not_with_compaction():
+    required = {LAKE_REQUIRED: "true", LAKE_POSITIONS: "0:5,2:7"}
+    config = TopicConfig.parse(required)
+    assert [config.lake_position(number) for number in range(3)] == [5, 0, 7]
+    with pytest.raises(InvalidConfig, match=r"millstream\.lake\.required must be false"):
+        TopicConfig.parse({**required, "cleanup.policy": "compact,delete"})

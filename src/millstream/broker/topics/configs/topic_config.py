@@ -15,6 +15,9 @@ from millstream.broker.topics.configs.topic_settings import (
     DURABILITY,
     FLUSH_MESSAGES,
     FLUSH_MS,
+    LAKE_DELETIONS,
+    LAKE_POSITIONS,
+    LAKE_REQUIRED,
     REMOVED_CONFIGS,
     RETENTION_MS,
     RETENTION_RECORDS,
@@ -99,6 +102,10 @@ class TopicConfig:
     value_format: TopicValueFormat
     value_schema: str
     """Empty if the values are raw."""
+    lake_deletions: str
+    """Topic that records deletions by key; empty if none does."""
+    lake_positions: Mapping[int, int] | None
+    """How far the lake has each partition, if retention waits for it."""
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str | None], node: LogConfig | None = None) -> Self:
@@ -137,6 +144,8 @@ class TopicConfig:
             cleanable_dirty_ratio_min=values["min.cleanable.dirty.ratio"],
             value_format=TopicValueFormat(values[VALUE_FORMAT]),
             value_schema=values[VALUE_SCHEMA],
+            lake_deletions=values[LAKE_DELETIONS],
+            lake_positions=_lake_positions(values) if values[LAKE_REQUIRED] else None,
         )
 
     @property
@@ -179,6 +188,10 @@ class TopicConfig:
             compaction_lag_ms_min=min(self.compaction_lag_min_ms, TIME_MS_MAX),
             compaction_lag_ms_max=_time(self.compaction_lag_max_ms),
         )
+
+    def lake_position(self, partition: int) -> int | None:
+        """Return the first offset that the lake still needs; `None` if retention does not wait."""
+        return None if self.lake_positions is None else self.lake_positions.get(partition, 0)
 
     def changed(self, changes: Sequence[ConfigChange]) -> Self:
         """Return the config after some changes, applied in their order."""
@@ -228,6 +241,16 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"min.compaction.lag.ms must be at most max.compaction.lag.ms, {most}, got {least}"
         )
     check_value_schema(TopicValueFormat(values[VALUE_FORMAT]), values[VALUE_SCHEMA])
+    if values[LAKE_REQUIRED] and COMPACT in values["cleanup.policy"]:
+        raise InvalidConfig(
+            f"{LAKE_REQUIRED} must be false if cleanup.policy has compact, got true: compaction"
+            " removes records before the lake has them"
+        )
+
+
+def _lake_positions(values: Mapping[str, Any]) -> Mapping[int, int]:
+    pairs = (item.split(":") for item in values[LAKE_POSITIONS])
+    return MappingProxyType({int(partition): int(offset) for partition, offset in pairs})
 
 
 def _check_flush(values: Mapping[str, Any], overrides: Mapping[str, str | None]) -> None:

@@ -72,7 +72,7 @@ class TopicSetting:
     values: tuple[str, ...] = ()
     """The allowed words; any if empty."""
     item: re.Pattern[str] | None = field(default=None, repr=False)
-    """The pattern of each item of a list."""
+    """The pattern of a text, or of each item of a list."""
     item_hint: str = ""
     server_name: str | None = None
     """Kafka's name of the node's default for all topics."""
@@ -134,6 +134,8 @@ def _read_boolean(setting: TopicSetting, text: str) -> bool:
 
 def _read_string(setting: TopicSetting, text: str) -> str:
     if setting.values and text not in setting.values:
+        raise ValueError(text)
+    if setting.item and not setting.item.fullmatch(text):
         raise ValueError(text)
     return text
 

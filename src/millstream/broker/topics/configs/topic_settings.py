@@ -35,6 +35,10 @@ FLUSH_MS = "flush.ms"
 RETENTION_MS = "retention.ms"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 RETENTION_RECORDS = "millstream.retention.records"
+LAKE_TABLE = "millstream.lake.table"
+LAKE_DELETIONS = "millstream.lake.deletions"
+LAKE_REQUIRED = "millstream.lake.required"
+LAKE_POSITIONS = "millstream.lake.positions"
 
 _LOG = LogConfig()
 _WITHOUT_REPLICAS = "Without effect: there is one replica of each partition, so nothing is copied."
@@ -275,6 +279,50 @@ _SETTINGS = (
         item_hint=VALUE_SCHEMA_ALLOWED,
         meaning=f"Schema of the values, up to {VALUE_SCHEMA_SIZE_MAX:,} bytes. It has to be set"
         f" together with `{VALUE_FORMAT}`, in one request. Not a Kafka config.",
+    ),
+    # Lake.
+    TopicSetting(
+        LAKE_TABLE,
+        SettingType.STRING,
+        "",
+        APPLIED,
+        item=re.compile(r"[^\x00-\x1f\x7f]{0,4096}"),
+        item_hint="an address of at most 4,096 characters, or empty",
+        meaning="Address of the Delta table that has the history of the topic: a directory, or an"
+        " object store such as `s3://bucket/prefix`. Readers with `history=auto` find it here, and"
+        " `millstream lake` commands without `--table`. A node only stores and shows it. Not a"
+        " Kafka config.",
+    ),
+    TopicSetting(
+        LAKE_DELETIONS,
+        SettingType.STRING,
+        "",
+        APPLIED,
+        item=re.compile(r"[A-Za-z0-9._-]{0,249}"),
+        item_hint="the name of a topic, or empty",
+        meaning="Topic in which the node records each deletion by key before it deletes, so that"
+        " the table of the topic follows. `millstream lake enable` creates and sets it. Empty: none"
+        " are recorded. Not a Kafka config.",
+    ),
+    TopicSetting(
+        LAKE_REQUIRED,
+        SettingType.BOOLEAN,
+        "false",
+        APPLIED,
+        meaning="Whether retention waits for the lake: no record leaves the log, for readers or"
+        f" from the disk, before `{LAKE_POSITIONS}` has passed it. Not with `compact`. Records are"
+        " still deleted on request. Not a Kafka config.",
+    ),
+    TopicSetting(
+        LAKE_POSITIONS,
+        SettingType.LIST,
+        "",
+        APPLIED,
+        item=re.compile(r"[0-9]{1,9}:[0-9]{1,18}"),
+        item_hint="a list of partition:offset",
+        meaning="The next offset that the table of the topic needs of each partition; 0 for others."
+        f" With `{LAKE_REQUIRED}`, the writer of the table sets it after each commit. Not a Kafka"
+        " config.",
     ),
     # Durability.
     TopicSetting(

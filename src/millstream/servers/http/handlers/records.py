@@ -25,7 +25,14 @@ from millstream.broker.topics.record_appender import (
     ProducerStamp,
 )
 from millstream.broker.topics.topic import Topic
-from millstream.errors import InvalidRequest, LeaderNotAvailable, MalformedRequest, NotLeader
+from millstream.errors import (
+    InvalidRequest,
+    LeaderNotAvailable,
+    MalformedRequest,
+    NotLeader,
+    UnknownTopic,
+)
+from millstream.protocols.http.lake_deletions import LakeDeletion, encode_lake_deletion
 from millstream.protocols.http.records import (
     AppendAnswer,
     AppendBody,
@@ -41,7 +48,8 @@ from millstream.protocols.http.records import (
 )
 from millstream.protocols.http.values import text_bytes
 from millstream.records.cursor import cursor_prefix, decode_cursor
-from millstream.records.record import RECREATED, Gap, StoredRecord
+from millstream.records.filter.keys.matcher import KeyMatch
+from millstream.records.record import RECREATED, Gap, Record, StoredRecord
 from millstream.servers.http.routing.bodies import in_thread_if, read_message, read_query
 from millstream.servers.http.routing.disconnect import DisconnectReason, watch_disconnect
 from millstream.servers.http.routing.operation_access import topic_access
@@ -49,6 +57,7 @@ from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
 from millstream.servers.http.routing.usage import ClientUsage
+from millstream.storage.retention.key_deletions import match_for
 
 INLINE_RECORDS_MAX = 500
 """Records that are decoded or encoded on the event loop; more are processed in a thread, so that no
@@ -214,7 +223,7 @@ async def delete_records(request: HttpRequest) -> Response:
     deletion = await read_message(request, DeletionBody, size_max=DELETION_SIZE_MAX)
     partitions = _check_deletion(deletion, topic)
     if len(partitions) == 1:
-        deleted = await _delete(partitions[0], deletion)
+        deleted = await _delete(request, partitions[0], deletion)
     else:
         deleted = sum([await _delete_anywhere(request, item, deletion) for item in partitions])
     return json_response(DeletionAnswer(deleted=deleted))
@@ -228,7 +237,7 @@ async def _delete_anywhere(
     Records of others may be deleted already, so no error may say that nothing was done.
     """
     try:
-        return await _delete(partition, deletion)
+        return await _delete(request, partition, deletion)
     except NotLeader as refusal:
         forwarder = request.context.forwarder
         if forwarder is None:
@@ -264,18 +273,49 @@ def _check_deletion(deletion: DeletionBody, topic: Topic) -> list[Partition]:
     return topic.partitions
 
 
-async def _delete(partition: Partition, deletion: DeletionBody) -> int:
+async def _delete(request: HttpRequest, partition: Partition, deletion: DeletionBody) -> int:
     """Delete records of one partition; return how many were deleted."""
     await partition.open()
-    if deletion.key is None and deletion.key_prefix is None:
+    key, prefix = text_bytes(deletion.key), text_bytes(deletion.key_prefix)
+    if key is None and prefix is None:
         assert deletion.before is not None
         start_offset = partition.log_start_offset
         return max(0, await partition.delete_before(deletion.before) - start_offset)
-    return await partition.delete_keys(
-        key=text_bytes(deletion.key),
-        prefix=text_bytes(deletion.key_prefix),
-        before=deletion.before,
+    before = deletion.before
+    if topic_of(request).config.lake_deletions:
+        before = await _record_for_lake(
+            request, partition, match_for(key=key, prefix=prefix), before
+        )
+    return await partition.delete_keys(key=key, prefix=prefix, before=before)
+
+
+async def _record_for_lake(
+    request: HttpRequest, partition: Partition, match: KeyMatch, before: int | None
+) -> int | None:
+    """Record a deletion for the topic's lake table; return the offset before which it applies.
+
+    Durable when this returns, and not taken back if the deletion from the log fails then.
+    """
+    topic, end = topic_of(request), partition.high_watermark
+    if not end or (before is not None and not 0 < before <= end):
+        return before  # There is nothing to delete, or the offset is refused.
+    before = end if before is None else before
+    recorded = LakeDeletion(
+        topic_id=topic.id,
+        partition=partition.index,
+        before=before,
+        key=None if match.is_prefix else match.pattern,
+        key_prefix=match.pattern if match.is_prefix else None,
     )
+    broker = request.context.broker
+    name = topic.config.lake_deletions
+    if (deletions := broker.topics.find(name)) is None:
+        raise UnknownTopic(
+            f"nothing was deleted: topic {name!r}, in which deletions of {topic.name!r} are"
+            " recorded for its lake table, does not exist"
+        )
+    await broker.appends.append(deletions, [Record(encode_lake_deletion(recorded))])
+    return before
 
 
 # Topic, partition and start of a request.
