@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -144,3 +146,15 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
         running_broker(tmp_path / "data", tier=tier),
     ):
         pass
+
+
+def test_a_node_without_an_object_store_does_not_load_pyarrow() -> None:
+    program = (
+        "import sys, millstream.node\n"
+        "from millstream.storage.tier.cold_store import open_cold_store\n"
+        "open_cold_store('/mnt/archive')\n"
+        "assert 'pyarrow' not in sys.modules"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
