@@ -589,6 +589,10 @@ class RecordsInRepair(Unavailable):
     """The records are damaged on this node, and are being copied from another replica."""
 
 
+class TierUnavailable(Unavailable):
+    """The records are in the cold store of the tier, which does not return them at present."""
+
+
 class OutOfHops(Unavailable):
     """A forwarded request has to be forwarded again, which is not allowed."""
 

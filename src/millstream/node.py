@@ -179,6 +179,7 @@ class Node:
                 config=config.broker,
                 log_config=config.log,
                 store_config=config.store,
+                tier_config=config.tier,
                 clock=self._clock,
                 filesystem=self._filesystem,
                 open_cluster=self._open_cluster if is_clustered else None,

@@ -25,6 +25,7 @@ from millstream.config.schema import (
     NodeConfig,
     StoreConfig,
     TelemetryConfig,
+    TierConfig,
     TlsConfig,
     is_loopback,
     parse_durability,
@@ -36,6 +37,7 @@ from millstream.errors import InvalidConfig
 CONFIGS = [
     LogConfig,
     StoreConfig,
+    TierConfig,
     BrokerConfig,
     KafkaConfig,
     HttpConfig,
@@ -44,7 +46,8 @@ CONFIGS = [
     ClusterConfig,
 ]
 NO_NUMBERS = {
-    LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
+    LogConfig: {"durability", "discard", "is_compacted", "is_tiered", "dirty_ratio_min"},
+    TierConfig: {"store"},
     StoreConfig: {"replay_priority", "maintenance_cpus"},
     BrokerConfig: {"auto_create_topics", "adopt_topics"},
     HttpConfig: {"access_log", "allowed_hosts", "allowed_origins", "console"},
@@ -52,7 +55,7 @@ NO_NUMBERS = {
         "data", "kafka", "http", "advertised", "is_insecure", "broker", "kafka_server",
         "http_server", "log",
         "store", "logging", "telemetry", "cluster", "cpus", "tls", "access",
-        "oauth", "outbound",
+        "oauth", "outbound", "tier",
     },
     TelemetryConfig: {"traces", "protocol", "traces_ratio", "metrics", "endpoint", "service_name"},
     ClusterConfig: {

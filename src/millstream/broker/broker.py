@@ -55,17 +55,24 @@ from millstream.config.schema import (
     LogConfig,
     ReadAccess,
     StoreConfig,
+    TierConfig,
 )
 from millstream.metadata.interface import Metadata
 from millstream.metadata.sqlite import SqliteMetadata
 from millstream.storage.disk.filesystem import Filesystem, join
 from millstream.storage.files.names import METADATA_FILE, STATE_DIRECTORY
 from millstream.storage.store import Store, StoreOpenReport
+from millstream.storage.tier.cold_store import ColdStore, open_cold_store
 
 logger = logging.getLogger(__name__)
 
 EXPIRY_SECONDS = 600.0
 """How often partitions forget idle producers."""
+
+
+def _cold_store(config: TierConfig | None) -> ColdStore | None:
+    """Return the cold store of a node, if it has one."""
+    return open_cold_store(config.store) if config is not None and config.store else None
 
 
 class BrokerCluster(Protocol):
@@ -183,6 +190,7 @@ class Broker:
         config: BrokerConfig | None = None,
         log_config: LogConfig | None = None,
         store_config: StoreConfig | None = None,
+        tier_config: TierConfig | None = None,
         clock: Clock | None = None,
         timers: Timers | None = None,
         filesystem: Filesystem | None = None,
@@ -202,6 +210,8 @@ class Broker:
                 log_config=log_config,
                 clock=clock,
                 filesystem=filesystem,
+                tier=tier_config,
+                cold_store=_cold_store(tier_config),
             )
             await stack.enter_async_context(store)
             state = Store(join(data, STATE_DIRECTORY), clock=clock, filesystem=filesystem)
@@ -376,6 +386,7 @@ class Broker:
         for name, errors in self.store.damage().items():
             for error in errors:
                 yield Problem(code.LOG_DAMAGED, f"{name}: {error}")
+        yield from (Problem(code.TIER_UNAVAILABLE, why) for why in self.store.tier_problems())
         for problem in self.queues.problems():
             yield Problem(code.QUEUE_REFUSED, problem)
         for transaction in self.transactions.held_back():

@@ -77,6 +77,10 @@ class ProblemCode(enum.Enum):
     RESYNCING = "resyncing"
     """A replica on this node copies whole segments from another one, and is not in sync yet."""
 
+    TIER_UNAVAILABLE = "tier_unavailable"
+    """The cold store did not return a segment, or did not take one. Readers of old records are told
+    to try again, and what could not be moved stays on the local disk."""
+
     CLOCK_DRIFT = "clock_drift"
     """The clock of another node differs from that of this one by a second or more."""
 

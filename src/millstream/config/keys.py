@@ -30,6 +30,7 @@ from millstream.config.schema import (
     OutboundConfig,
     StoreConfig,
     TelemetryConfig,
+    TierConfig,
     TlsConfig,
 )
 
@@ -110,6 +111,7 @@ TABLES: Mapping[str, str] = {
     "http": "the HTTP server: its address and its limits",
     "topics": "defaults of topics",
     "storage": "all logs together: disk, memory, maintenance",
+    "tier": "the cold store, and what is moved there",
     "groups": "consumer groups and their offsets",
     "queues": "queues and their leases",
     "transactions": "transactions, publications and producers",
@@ -131,6 +133,7 @@ PARTS: Mapping[str, tuple[type, str]] = {
     "http_server": (HttpConfig, "http"),
     "log": (LogConfig, "topics"),
     "store": (StoreConfig, "storage"),
+    "tier": (TierConfig, "tier"),
     "logging": (LoggingConfig, "logging"),
     "telemetry": (TelemetryConfig, "telemetry"),
     "cluster": (ClusterConfig, "cluster"),
@@ -170,6 +173,9 @@ _PREFIXES: Mapping[str, str] = {
 
 TOPIC_ONLY_FIELDS: Mapping[tuple[str, str], str] = {
     ("log", "is_compacted"): "set for a topic with `cleanup.policy`",
+    ("log", "is_tiered"): "set for a topic with `remote.storage.enable`",
+    ("log", "local_retention_ms"): "set for a topic with `local.retention.ms`",
+    ("log", "local_retention_bytes"): "set for a topic with `local.retention.bytes`",
     ("log", "batch_size_max"): "set for a topic with `max.message.bytes`",
 }
 """Fields that have no key, because every topic has a value of its own."""
@@ -183,6 +189,7 @@ _TEXTS: Mapping[tuple[str, str], ConfigKeyType] = {
     ("cluster", "name"): ConfigKeyType.CLUSTER_NAME,
     ("cluster", "etcd_user"): ConfigKeyType.LABEL,
     ("cluster", "rack"): ConfigKeyType.LABEL,
+    ("tier", "store"): ConfigKeyType.LABEL,
     ("", "cpus"): ConfigKeyType.CPUS,
     ("store", "maintenance_cpus"): ConfigKeyType.CPUS,
     ("tls", "principal_rules"): ConfigKeyType.PRINCIPAL_RULES,

@@ -288,8 +288,24 @@ class LogConfig(_Limited):
     says.
     """
 
+    is_tiered: bool = False
+    """Whether old segments are moved to the cold store of the node."""
+
+    local_retention_ms: int | None = None
+    """A segment is moved to the cold store when it was closed longer ago than this."""
+
+    local_retention_bytes: int | None = None
+    """A segment is moved to the cold store when the local segments behind it have so many bytes."""
+
     _optional: ClassVar[frozenset[str]] = frozenset(
-        {"retention_ms", "retention_bytes", "retention_records", "compaction_lag_ms_max"}
+        {
+            "retention_ms",
+            "retention_bytes",
+            "retention_records",
+            "compaction_lag_ms_max",
+            "local_retention_ms",
+            "local_retention_bytes",
+        }
     )
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
@@ -308,6 +324,8 @@ class LogConfig(_Limited):
         "tombstone_ms": (0, 2**53),
         "compaction_lag_ms_min": (0, 2**53),
         "compaction_lag_ms_max": (1, 2**53),
+        "local_retention_ms": (0, 2**53),
+        "local_retention_bytes": (0, 2**63 - 1),
     }
 
     def __post_init__(self) -> None:
@@ -315,6 +333,7 @@ class LogConfig(_Limited):
         _check_member("durability", self.durability, Durability)
         _check_member("discard", self.discard, Discard)
         _check_switch("is_compacted", self.is_compacted)
+        _check_switch("is_tiered", self.is_tiered)
         _check_ratio("dirty_ratio_min", self.dirty_ratio_min)
         _check_at_most(self, "compaction_lag_ms_min", "compaction_lag_ms_max")
 
@@ -397,6 +416,38 @@ class StoreConfig(_Limited):
         _Limited.__post_init__(self)
         _check_member("replay_priority", self.replay_priority, ReplayPriority)
         _check_cpus("maintenance_cpus", self.maintenance_cpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierConfig(_Limited):
+    """Settings of the cold store, to which topics with `remote.storage.enable` move segments."""
+
+    store: str | None = None
+    """Where old segments are moved: a local directory, or a URI such as `s3://bucket/prefix`."""
+
+    hot_segments: int = 2
+    """The newest so many segments of each log always stay on the local disk."""
+
+    cache_bytes_max: int = 128 * MIB
+    """Memory for pieces of 4 MiB that were read from the cold store."""
+
+    bytes_per_second_max: int = 64 * MIB
+    """Rate at which segments are moved, counted each time they are read or written. 0 is
+    unlimited.
+    """
+
+    read_wait_ms: int = 500
+    """How long a read waits for the cold store before the client is told to try again. The store
+    is read on meanwhile.
+    """
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "hot_segments": (2, 1_000_000),
+        # A batch of 64 MiB is in up to 17 pieces.
+        "cache_bytes_max": (80 * MIB, 64 * GIB),
+        "bytes_per_second_max": (0, 64 * GIB),
+        "read_wait_ms": (1, 60_000),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1501,6 +1552,7 @@ class NodeConfig(_Limited):
     http_server: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     store: StoreConfig = StoreConfig()
+    tier: TierConfig = TierConfig()
     logging: LoggingConfig = LoggingConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     cluster: ClusterConfig = ClusterConfig()

@@ -73,6 +73,7 @@ from millstream.storage.disk.background_tasks import BackgroundTasks
 from millstream.storage.disk.errors import transient_error
 from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.io_throttle import IoThrottle
+from millstream.storage.files.cold_marker import ColdMarker
 from millstream.storage.files.partition_metadata import AgeMark, PartitionMetadata
 from millstream.storage.recovery.log_recovery import RecoveredLog
 from millstream.storage.replica.log_decisions import LogDecisions, find_decisions
@@ -87,6 +88,7 @@ from millstream.storage.retention.key_deletions import (
 from millstream.storage.retention.log_start import LogStart
 from millstream.storage.retention.removal_hooks import RemovalHooks
 from millstream.storage.retention.size_caps import caps_of, record_count
+from millstream.storage.segment.cold_segment import ColdSegment
 from millstream.storage.segment.counters import LogCounters
 from millstream.storage.segment.lifecycle import SegmentSyncFailed, sync_all
 from millstream.storage.segment.log_context import LogContext
@@ -99,6 +101,7 @@ from millstream.storage.segment.segment import (
     SealedSegment,
     Segment,
 )
+from millstream.storage.tier.relocation import SegmentRelocation
 
 logger = logging.getLogger(__name__)
 
@@ -215,6 +218,7 @@ class Log:
             monotonic=clock.monotonic,
             retire=self._segments.retire,
         )
+        self._relocation = SegmentRelocation(context)
         found = []
         if partition.decisions is not None:
             found = find_decisions(
@@ -316,6 +320,11 @@ class Log:
     def size_bytes(self) -> int:
         """Bytes of all segments, including deleted records that are not reclaimed yet."""
         return sum(segment.size for segment in self.segments)
+
+    @property
+    def cold_bytes(self) -> int:
+        """Bytes of the segments that are in a cold store only."""
+        return sum(s.size for s in self.segments if isinstance(s, ColdSegment))
 
     @property
     def record_count(self) -> int:
@@ -705,6 +714,19 @@ class Log:
             is_forced=is_forced,
             is_replica=is_replica,
         )
+
+    async def relocate(self, segment: SealedSegment, marker: ColdMarker) -> bool:
+        """Use the object in the cold store in place of a segment; return whether that was possible.
+
+        The object was verified. Durable when this returns; the local `.log` is removed afterwards.
+        A run of the cleaner ends first.
+        """
+        if self.partition.decisions is not None:
+            raise InvalidRequest(f"{self.name}: a log of a cluster has no cold store")
+        if self.removal_hooks is not None:
+            await self.removal_hooks.before_removal()
+        async with self._cleaner.interrupted():
+            return await self._relocation.switch(segment, marker)
 
     async def _decide_cleaning(self, *, is_forced: bool) -> None:
         decisions = self.replication.decisions

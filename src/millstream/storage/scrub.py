@@ -37,6 +37,7 @@ from millstream.storage.files.scrub_file import (
 )
 from millstream.storage.log import Log
 from millstream.storage.log_check import check_in_log
+from millstream.storage.segment.cold_segment import ColdSegment
 from millstream.storage.segment.segment import SealedSegment
 from millstream.storage.segment.segment_check import SegmentCheck, check_segment
 
@@ -80,6 +81,11 @@ def end_pass(progress: ScrubProgress, *, now_ms: int) -> ScrubProgress:
 def is_ahead(progress: ScrubProgress, name: LogName, base_offset: int) -> bool:
     """Return whether the pass in flight has not come to a segment yet."""
     return progress.last is None or (*name, base_offset) > progress.last
+
+
+def _local(segments: Sequence[SealedSegment]) -> list[SealedSegment]:
+    """Return the segments on the disk. What is in a cold store is checked whenever it is read."""
+    return [segment for segment in segments if not isinstance(segment, ColdSegment)]
 
 
 # Work.
@@ -209,9 +215,9 @@ class Scrubber:
         """Return the sealed segments of a log on disk, open or not."""
         log = self._store.find(name)
         if log is not None:
-            return () if log.config.durability is Durability.EPHEMERAL else log.sealed
+            return () if log.config.durability is Durability.EPHEMERAL else _local(log.sealed)
         recovered = self._store.recovered_log(name)
-        return () if recovered is None else recovered.sealed
+        return () if recovered is None else _local(recovered.sealed)
 
     async def _scrub_segment(self, name: LogName, segment: SealedSegment) -> None:
         if self._is_stopping:
@@ -241,7 +247,7 @@ class Scrubber:
         log = self._store.find(name) or await self.opener(name)
 
         def find(_: object) -> SealedSegment | None:
-            return next((s for s in log.sealed if s.path == segment.path), None)
+            return next((s for s in _local(log.sealed) if s.path == segment.path), None)
 
         checked = await check_in_log(log, find, self._check)
         self.counters.damaged_segments += checked is not None and bool(checked[1].damage)

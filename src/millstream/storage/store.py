@@ -33,7 +33,13 @@ from weakref import WeakValueDictionary
 
 from millstream.clock import Clock, SystemClock, Timers
 from millstream.config.cpus import format_cpus
-from millstream.config.schema import Durability, LogConfig, ReplayPriority, StoreConfig
+from millstream.config.schema import (
+    Durability,
+    LogConfig,
+    ReplayPriority,
+    StoreConfig,
+    TierConfig,
+)
 from millstream.errors import (
     CorruptFile,
     InvalidConfig,
@@ -87,6 +93,7 @@ from millstream.storage.maintenance import Maintenance
 from millstream.storage.prefetch import Prefetcher
 from millstream.storage.recovery.damaged_end import record_damaged_end
 from millstream.storage.recovery.log_recovery import RecoveredLog, recover
+from millstream.storage.relocator import Relocator
 from millstream.storage.retention.eviction import Eviction
 from millstream.storage.retention.retention_clock import (
     RetentionClock,
@@ -99,6 +106,9 @@ from millstream.storage.scrub import Scrubber
 from millstream.storage.segment.counters import StoreTotals
 from millstream.storage.segment.lifecycle import SegmentSyncFailed, sync_all
 from millstream.storage.segment.segment import LogDirectory
+from millstream.storage.tier.cold_reader import ColdReader
+from millstream.storage.tier.cold_store import ColdStore
+from millstream.storage.tier.tier_threads import TierThreads
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +123,12 @@ CLOSE_IDLE_RETRY_SECONDS = 0.1
 
 CLOCK_SAVE_SECONDS = 60.0
 """How often the retention clock is saved; a power cut sets it back by at most this much."""
+
+TIER_READ_THREADS = 4
+"""Threads that read from the cold store."""
+
+TIER_READS_WAITING_MAX = 256
+"""Pieces that may wait for these threads; beyond this, readers are refused."""
 
 _EPHEMERAL_ROOT = "/ephemeral"
 """Directory of logs of class `ephemeral`, in the in-memory file system."""
@@ -155,6 +171,9 @@ class Store:
         timers: Timers | None = None,
         page_cache_probe: PageCacheProbe | None = None,
         draw_id: Callable[[], uuid.UUID] | None = None,
+        tier: TierConfig | None = None,
+        cold_store: ColdStore | None = None,
+        tier_threads: TierThreads | None = None,
     ) -> None:
         self.path = path
         self._draw_id = draw_id
@@ -225,11 +244,43 @@ class Store:
             REPLAY_THREADS, name="millstream-replay", on_start=partial(self._prepare_thread, IDLE)
         )
         self.prefetcher = Prefetcher(
-            self._replay_background, page_cache_probe or detect_page_cache_probe()
+            self._replay_background,
+            page_cache_probe or detect_page_cache_probe(),
+            cold_wait_seconds=(tier or TierConfig()).read_wait_ms / 1000,
         )
         """Reads old data into the page cache, for readers on the event loop."""
         self.replay_priority = ReplayPriority.NORMAL
         """Disk priority of the prefetcher: the configured one, if the kernel allows it."""
+        self.cold_reader: ColdReader | None = None
+        """Reads of the cold store, if the store has one."""
+        self.relocator: Relocator | None = None
+        """Moves old segments to the cold store."""
+        self._tier_threads: tuple[TierThreads, ...] = ()
+        if cold_store is not None:
+            self._add_tier(tier or TierConfig(), cold_store, tier_threads)
+
+    def _add_tier(
+        self, config: TierConfig, cold_store: ColdStore, threads: TierThreads | None
+    ) -> None:
+        monotonic = self._clock.monotonic
+        reading = threads or TierThreads(
+            TIER_READ_THREADS, queue_max=TIER_READS_WAITING_MAX, name="millstream-cold"
+        )
+        moving = threads or TierThreads(
+            1,
+            queue_max=TIER_READS_WAITING_MAX,
+            name="millstream-tier",
+            on_start=partial(self._prepare_thread, IDLE),
+        )
+        self._tier_threads = (reading, moving)
+        self.relocator = Relocator(self, cold_store, moving, config=config, monotonic=monotonic)
+        self.cold_reader = ColdReader(
+            cold_store,
+            reading,
+            cache_bytes_max=config.cache_bytes_max,
+            monotonic=monotonic,
+            on_discard=self.relocator.discard,
+        )
 
     # Opening.
 
@@ -396,7 +447,23 @@ class Store:
             index_cache=self._index_cache,
             index_interval_bytes=config.index_interval_bytes,
             ballast=None if is_ephemeral else self._ballast,
+            cold=None if is_ephemeral else self.cold_reader,
         )
+
+    @property
+    def has_tier(self) -> bool:
+        """Whether segments can be moved to a cold store."""
+        return self.cold_reader is not None
+
+    def tier_problems(self) -> list[str]:
+        """Return what the cold store does not do at present."""
+        parts = (self.cold_reader, self.relocator)
+        problems = (part.problem() for part in parts if part is not None)
+        return [problem for problem in problems if problem is not None]
+
+    def log_directory(self, name: LogName) -> LogDirectory:
+        """Return the directory of a log on disk."""
+        return self._log_directory(name, replace(self.log_config, durability=Durability.FSYNC))
 
     # Logs.
 
@@ -848,6 +915,8 @@ class Store:
             logger.warning("%s: the ballast file cannot be created: %s", self.path, error)
         self.maintenance.start(timers or asyncio.get_running_loop())
         self.scrubber.start(timers or asyncio.get_running_loop())
+        if self.relocator is not None:
+            self.relocator.start(timers or asyncio.get_running_loop())
 
     def plan_evictions(self) -> list[tuple[LogName, Eviction]]:
         """Return what retention would delete in all logs now. Nothing is deleted."""
@@ -888,6 +957,10 @@ class Store:
         self._is_closed = True
         if self._close_idle_timer is not None:
             self._close_idle_timer.cancel()
+        if self.relocator is not None:
+            await self.relocator.stop()
+        for threads in self._tier_threads:
+            threads.close()
         await self.maintenance.stop()
         await self.scrubber.stop()
         await asyncio.gather(*self._deleting.values(), return_exceptions=True)

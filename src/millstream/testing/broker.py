@@ -30,6 +30,7 @@ from millstream.config.schema import (
     OutboundConfig,
     StoreConfig,
     TelemetryConfig,
+    TierConfig,
     TlsConfig,
 )
 from millstream.node import Node
@@ -104,6 +105,7 @@ def running_broker(
     http_server: HttpConfig | None = None,
     log: LogConfig | None = None,
     store: StoreConfig | None = None,
+    tier: TierConfig | None = None,
     kafka: Endpoint = _ANY_PORT,
     filesystem: Filesystem | None = None,
     telemetry: TelemetryConfig | None = None,
@@ -125,6 +127,7 @@ def running_broker(
         http_server=http_server or HttpConfig(),
         log=log or LogConfig(),
         store=store or StoreConfig(),
+        tier=tier or TierConfig(),
         telemetry=telemetry or TelemetryConfig(),
         tls=tls or TlsConfig(),
         access=access or AccessConfig(),

@@ -157,9 +157,9 @@ def test_list_shows_a_table(killed: Path) -> None:
     header, *rows = [line.split() for line in result.stdout.splitlines()]
     assert header[:4] == ["TOPIC", "PARTITION", "BASE", "NEXT"]
     assert " ".join(rows[0]) == (
-        "orders 0 0 10 10 5 930 2023-11-14T22:13:20.000Z 2023-11-14T22:13:20.838Z yes 0 0"
+        "orders 0 0 10 10 5 930 2023-11-14T22:13:20.000Z 2023-11-14T22:13:20.838Z yes no 0 0"
     )
-    assert [row[-3] for row in rows] == ["yes"] * 5 + ["no", "no"]
+    assert [row[-4] for row in rows] == ["yes"] * 5 + ["no", "no"]
 
 
 def test_list_prints_json(killed: Path) -> None:
@@ -177,6 +177,7 @@ def test_list_prints_json(killed: Path) -> None:
         "first_timestamp_ms": 1700000000436,
         "last_timestamp_ms": 1700000000436,
         "sealed": False,
+        "cold": False,
         "leader_epoch": 3,
         "generation": 0,
     }

@@ -266,7 +266,7 @@ def node_of_another_version(disk: Disk) -> str:
 
 
 def partition_of_another_version(disk: Disk) -> str:
-    return replace(disk, PARTITION, encode_document("millstream-partition", 6, {}))
+    return replace(disk, PARTITION, encode_document("millstream-partition", 7, {}))
 
 
 def seal_of_another_version(disk: Disk) -> str:

@@ -394,12 +394,12 @@ async def test_a_lost_partition_file_is_derived_from_the_segments(damage: str) -
 async def test_an_unknown_version_is_refused_and_nothing_is_touched() -> None:
     disk = await closed()
     path = DIRECTORY + "partition.json"
-    disk.replace_content(path, encode_document("millstream-partition", 6, {"new": 1}))
+    disk.replace_content(path, encode_document("millstream-partition", 7, {"new": 1}))
     disk.create(DIRECTORY + "leftover.tmp")
     before = disk.contents()
     store = make_store(disk)
     with pytest.raises(
-        UnknownFormat, match=r"expected millstream-partition version 1-5, got .* version 6"
+        UnknownFormat, match=r"expected millstream-partition version 1-6, got .* version 7"
     ):
         await store.log("a")
     await store.close()

@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_left, bisect_right
 
 from millstream.broker.partition.results import FetchResult
-from millstream.errors import DamagedRecords
+from millstream.errors import DamagedRecords, TierUnavailable
 from millstream.records.batch import HEADER_SIZE, LENGTH_END, BatchHeader, decode_header, split
 from millstream.records.filter.batch_filter import FilterRules, filler_batches, filter_batches
 from millstream.storage.log import Log
@@ -69,7 +69,7 @@ def read_batches(
             position = min(_after_deleted(log, position), end_offset - 1)
         try:
             chunk = log.read(position, size_max=max(0, size_max - size))
-        except DamagedRecords:
+        except (DamagedRecords, TierUnavailable):
             if not parts and blank is None:
                 raise
             end_offset = position  # A read from there reports it.

@@ -52,6 +52,22 @@ class OffsetLookup:
         leader_epoch = self._log.partition.epoch_at(start_offset)
         return OffsetAndTimestamp(start_offset, NO_TIMESTAMP, leader_epoch)
 
+    def earliest_local(self) -> OffsetAndTimestamp:
+        """Return the first offset on the local disk."""
+        offset = self._reader.local_start_offset
+        return OffsetAndTimestamp(offset, NO_TIMESTAMP, self._log.partition.epoch_at(offset))
+
+    def earliest_not_tiered(self) -> OffsetAndTimestamp | None:
+        """Return the first offset that may still be moved to a cold store."""
+        return self.earliest_local() if self._log.config.is_tiered else None
+
+    def latest_tiered(self) -> OffsetAndTimestamp | None:
+        """Return the last offset that is in a cold store only; None if there is none."""
+        offset = self._reader.local_start_offset - 1
+        if not self._reader.has_cold_segments or offset < self._log.start_offset:
+            return None
+        return OffsetAndTimestamp(offset, NO_TIMESTAMP, self._log.partition.epoch_at(offset))
+
     def latest(self, *, is_committed_only: bool = False) -> OffsetAndTimestamp:
         """Return the offset after the last that can be read."""
         end_offset = self._reader.end_offset(is_committed_only=is_committed_only)
@@ -76,7 +92,7 @@ class OffsetLookup:
     ) -> OffsetAndTimestamp | None:
         end_offset = self._reader.end_offset(is_committed_only=is_committed_only)
         try:
-            record = await self._opener.run_large(find)
+            record = await self._reader.with_cold(lambda: self._opener.run_large(find))
         except (DamagedRecords, StorageFailed) as error:
             self._reader.check_repair(error)
             raise

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from millstream.broker.partition.batch_opener import BatchOpener
 from millstream.broker.partition.batch_reader import FirstBatchCache, read_batches
@@ -22,6 +22,9 @@ from millstream.errors import (
 from millstream.records.record import Gap
 from millstream.storage.log import Log
 from millstream.storage.prefetch import ColdRange, Prefetcher
+from millstream.storage.segment.cold_segment import ColdSegment
+
+T = TypeVar("T")
 
 
 class RangeWithDeletions(NamedTuple):
@@ -60,6 +63,17 @@ class PartitionReader:
     def log_start_offset(self) -> int:
         """The first offset that can be read."""
         return self._log.start_offset
+
+    @property
+    def local_start_offset(self) -> int:
+        """The first offset that is on the local disk, with all behind it."""
+        cold = (s.next_offset for s in self._log.segments if isinstance(s, ColdSegment))
+        return max(self._log.start_offset, *cold, 0)
+
+    @property
+    def has_cold_segments(self) -> bool:
+        """Whether records are in a cold store only."""
+        return any(isinstance(segment, ColdSegment) for segment in self._log.segments)
 
     @property
     def high_watermark(self) -> int:
@@ -101,6 +115,10 @@ class PartitionReader:
             if isinstance(item, RangeWithDeletions) and self._log.eviction_floor <= item.offset:
                 with contextlib.suppress(MillstreamError):  # The read itself will report it.
                     await self._opener.run_large(partial(self._rebuild, item))
+
+    async def with_cold(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Await `work`, again and again as long as it gets further by waiting for a cold store."""
+        return await self._prefetcher.with_cold(work)
 
     def _rebuild(self, batches: RangeWithDeletions) -> None:
         """Read a range in a thread, so that its rebuilt batches are cached."""

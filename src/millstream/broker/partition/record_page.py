@@ -15,7 +15,7 @@ from typing import NamedTuple
 from millstream.broker.partition.readable_partition import ReadablePartition
 from millstream.broker.partition.results import AbortedTransactionStart, FetchResult
 from millstream.clock import Timers
-from millstream.errors import CorruptBatch, DamagedRecords, RecordsInRepair
+from millstream.errors import CorruptBatch, DamagedRecords, RecordsInRepair, TierUnavailable
 from millstream.records.batch import BatchHeader, split
 from millstream.records.body import open_body
 from millstream.records.compression import BODY_SIZE_MAX, OversizedBody
@@ -76,10 +76,10 @@ async def read_page(
             if cursor == from_offset and gap is None:
                 raise
             break  # The next page starts with the damage.
-        except RecordsInRepair:
+        except (RecordsInRepair, TierUnavailable):
             if not page.records and cursor == from_offset and gap is None:
                 raise
-            break  # The next page is refused until they are repaired.
+            break  # The next page is refused until they can be read.
         if page.is_full:
             break
     return RecordPage(tuple(page.records), cursor, partition.high_watermark, gap)

@@ -45,7 +45,13 @@ from millstream.broker.queues.read_ahead import ReadAhead, read_offsets
 from millstream.broker.queues.receipts import Delivery
 from millstream.broker.queues.values import CLAIM_MAX, ClaimResult, LeasedJob
 from millstream.clock import Timer, Timers
-from millstream.errors import Busy, DamagedRecords, MillstreamError, RecordsInRepair
+from millstream.errors import (
+    Busy,
+    DamagedRecords,
+    MillstreamError,
+    RecordsInRepair,
+    TierUnavailable,
+)
 from millstream.records.record import StoredRecord
 
 logger = logging.getLogger(__name__)
@@ -401,7 +407,7 @@ class ClaimService:
                     continue
             try:
                 has_more = await read_ahead.read_more(frontier)
-            except RecordsInRepair:
+            except (RecordsInRepair, TierUnavailable):
                 if read_ahead.jobs.count and read_ahead.is_current(frontier):
                     return read_ahead.jobs.count  # Deliver the jobs before them.
                 raise

@@ -41,6 +41,7 @@ from millstream.broker.topics.configs.topic_config import NO_LIMIT, ConfigChange
 from millstream.broker.topics.configs.topic_settings import (
     DURABILITY,
     MIN_INSYNC_REPLICAS,
+    REMOTE_STORAGE_ENABLE,
     RETENTION_MS,
 )
 from millstream.broker.topics.deleted_topics import DeletedTopics, deletion_puts
@@ -880,6 +881,11 @@ class Topics:
         if self._shared is not None:
             self._shared.check(name, config)
             return
+        if config.is_tiered and not self._store.has_tier:
+            raise InvalidConfig(
+                f"topic {name}: {REMOTE_STORAGE_ENABLE} must be false on a node without tier.store,"
+                " got true"
+            )
         min_insync = config.overrides.get(MIN_INSYNC_REPLICAS, "1")
         if int(min_insync) > 1:
             raise InvalidConfig(

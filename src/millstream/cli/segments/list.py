@@ -31,6 +31,7 @@ _COLUMNS = {
     "first_timestamp_ms": "FIRST TIME",
     "last_timestamp_ms": "LAST TIME",
     "sealed": "SEALED",
+    "cold": "COLD",
     "leader_epoch": "EPOCH",
     "generation": "GENERATION",
 }
@@ -97,7 +98,9 @@ def _rows(
     """
     for _ in range(_TRIES_MAX):
         segments = [
-            files for files in survey_partition(filesystem, directory).segments if files.has_log
+            files
+            for files in survey_partition(filesystem, directory).segments
+            if files.has_log or files.is_cold
         ]
         rows = [_row(filesystem, files) for files in segments]
         listed = [{"topic": topic, "partition": partition, **row} for row in rows if row]
@@ -122,6 +125,7 @@ def _row(filesystem: Filesystem, files: SegmentFiles) -> dict[str, Any] | None:
         "first_timestamp_ms": None if is_empty else summary.timestamp_min,
         "last_timestamp_ms": None if is_empty else summary.timestamp_max,
         "sealed": "seal" in files.suffixes,
+        "cold": files.is_cold,
         "leader_epoch": summary.leader_epoch,
         "generation": files.generation,
     }
@@ -133,5 +137,6 @@ def _cells(row: dict[str, Any]) -> list[object]:
         "first_timestamp_ms": time_text(row["first_timestamp_ms"]),
         "last_timestamp_ms": time_text(row["last_timestamp_ms"]),
         "sealed": "yes" if row["sealed"] else "no",
+        "cold": "yes" if row["cold"] else "no",
     }
     return [shown[name] for name in _COLUMNS]

@@ -222,6 +222,11 @@ class Adoption:
                         f"topic {topic.name} is ephemeral, and a cluster has no ephemeral topics;"
                         f" delete it, or change its {DURABILITY}"
                     )
+                if topic.config.is_tiered or _has_cold_segments(broker.store, topic.name):
+                    raise InvalidRequest(
+                        f"topic {topic.name} has or may have segments in a cold store, which a"
+                        " cluster cannot read; copy and delete it first"
+                    )
                 if _is_reserved(topic.name):
                     raise InvalidRequest(
                         f"topic {topic.name} has a name that a cluster uses itself; copy and delete"
@@ -459,6 +464,13 @@ class Adoption:
         filesystem.remove_tree(join(self._data, STAGING_DIRECTORY))
         filesystem.sync_directory(backup)
         filesystem.sync_directory(self._data)
+
+
+def _has_cold_segments(store: Store, topic: str) -> bool:
+    recovered = (
+        store.recovered_log(name) for name in store.unsorted_names() if name.topic == topic
+    )
+    return any(log is not None and log.partition.is_tiered for log in recovered)
 
 
 def _is_reserved(topic: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from millstream.broker.topics.configs.topic_config import TopicConfig
+from millstream.broker.topics.configs.topic_settings import REMOTE_STORAGE_ENABLE
 from millstream.broker.topics.deleted_topics import DeletedTopics
 from millstream.broker.topics.topic import Topic, TopicRow
 from millstream.cluster.control.cluster_state import ClusterState, PartitionId
@@ -47,6 +48,12 @@ class ClusterTopics:
             raise InvalidConfig(
                 f"topic {name}: a cluster has no ephemeral topics, because a replica that lost its"
                 " records could be elected; use the class memory"
+            )
+
+        if config.is_tiered:
+            raise InvalidConfig(
+                f"topic {name}: {REMOTE_STORAGE_ENABLE} must be false in a cluster, got true: only"
+                " a lone node has a cold store"
             )
 
     def check_replicas(self, row: TopicRow, first: int) -> None:

@@ -199,6 +199,11 @@ LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
         lambda log: log.size_bytes,
     ),
     gauge(
+        "millstream_log_cold_bytes",
+        "Bytes of the segments that are in the cold store only.",
+        lambda log: log.cold_bytes,
+    ),
+    gauge(
         "millstream_log_held_records",
         "Records in the segments, including deleted ones that are not reclaimed yet.",
         lambda log: log.record_count,
@@ -336,6 +341,51 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
         "millstream_store_cold_read_bytes_total",
         "Bytes prefetched.",
         lambda store: store.prefetcher.bytes,
+    ),
+    counter(
+        "millstream_store_tier_segments_moved_total",
+        "Segments moved to the cold store.",
+        lambda store: 0 if store.relocator is None else store.relocator.counters.relocations,
+    ),
+    counter(
+        "millstream_store_tier_moved_bytes_total",
+        "Bytes of the segments moved to the cold store.",
+        lambda store: 0 if store.relocator is None else store.relocator.counters.bytes,
+    ),
+    counter(
+        "millstream_store_tier_segments_deleted_total",
+        "Segments deleted from the cold store.",
+        lambda store: 0 if store.relocator is None else store.relocator.counters.deletions,
+    ),
+    counter(
+        "millstream_store_tier_failures_total",
+        "Attempts to move a segment to the cold store, or to delete one there, that failed.",
+        lambda store: 0 if store.relocator is None else store.relocator.counters.failures,
+    ),
+    counter(
+        "millstream_store_tier_reads_total",
+        "Pieces read from the cold store.",
+        lambda store: 0 if store.cold_reader is None else store.cold_reader.counters.reads,
+    ),
+    counter(
+        "millstream_store_tier_read_bytes_total",
+        "Bytes read from the cold store.",
+        lambda store: 0 if store.cold_reader is None else store.cold_reader.counters.bytes,
+    ),
+    counter(
+        "millstream_store_tier_read_seconds_total",
+        "Time that reads of the cold store took, of all threads together.",
+        lambda store: 0 if store.cold_reader is None else store.cold_reader.counters.seconds,
+    ),
+    counter(
+        "millstream_store_tier_read_failures_total",
+        "Reads of the cold store that failed, or returned something else than was stored.",
+        lambda store: 0 if store.cold_reader is None else store.cold_reader.counters.failures,
+    ),
+    gauge(
+        "millstream_store_tier_cached_bytes",
+        "Bytes of pieces of the cold store in memory.",
+        lambda store: 0 if store.cold_reader is None else store.cold_reader.cached_bytes,
     ),
     gauge_by(
         "priority",

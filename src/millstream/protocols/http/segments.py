@@ -46,7 +46,8 @@ class SegmentShape(Struct, kw_only=True):
     """The smallest timestamp of a batch; null if there is no record."""
     last_timestamp: int | None
     """The greatest timestamp of a record."""
-    state: Literal["sealed", "active"]
+    state: Literal["sealed", "active", "cold"]
+    """`cold` if the file is in the cold store only."""
     deleted: int | None
     """Records deleted by key that are still in the file; null if the partition would have to be
     opened to know it."""

@@ -96,6 +96,7 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
         errors.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         errors.OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
         errors.RecordsInRepair: ErrorCode.KAFKA_STORAGE_ERROR,
+        errors.TierUnavailable: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.OutcomeUnknown: ErrorCode.REQUEST_TIMED_OUT,
         errors.NotLeaderAnymore: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.NotCoordinatorAnymore: ErrorCode.NOT_COORDINATOR,

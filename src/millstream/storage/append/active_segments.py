@@ -43,6 +43,7 @@ from millstream.storage.files.seal import Seal, SegmentStats, stats_from_seal
 from millstream.storage.recovery.log_recovery import RecoveredLog
 from millstream.storage.retention.eviction import segment_age_ms_max
 from millstream.storage.retention.log_start import LogStart
+from millstream.storage.segment.cold_segment import ColdSegment
 from millstream.storage.segment.lifecycle import (
     SegmentSyncFailed,
     remove_checkpoint,
@@ -517,6 +518,8 @@ class ActiveSegments:
         segments = self._context.state.snapshot.segments
         last = segments[-1] if segments else None
         if not self._can_reopen or not isinstance(last, SealedSegment):
+            return None
+        if isinstance(last, ColdSegment):
             return None
         if self._context.state.damage:
             return None  # Its seal tells where it ends if its last batches are lost.

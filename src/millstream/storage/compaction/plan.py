@@ -26,6 +26,7 @@ from millstream.config.schema import DAY_MS, LogConfig
 from millstream.records.decision import CleaningDecision
 from millstream.storage.files.partition_metadata import PartitionMetadata
 from millstream.storage.retention.eviction import sealed_since
+from millstream.storage.segment.cold_segment import ColdSegment
 from millstream.storage.segment.log_state import DeletedOffsets
 from millstream.storage.segment.segment import SealedSegment, Segment
 
@@ -62,11 +63,14 @@ def rewritable_segments(
 ) -> list[SealedSegment]:
     """Return the segments that can be rewritten: sealed, with live records, and before `end`.
 
-    They are the front of the log: none follows one that cannot be rewritten.
+    They are the front of the log, without what is in a cold store: none follows one that cannot be
+    rewritten.
     """
     live = (segment for segment in segments if segment.next_offset > start)
     selected: list[SealedSegment] = []
     for segment in live:
+        if isinstance(segment, ColdSegment):
+            continue
         if not isinstance(segment, SealedSegment) or segment.next_offset > end:
             break
         selected.append(segment)

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Protocol
 
-from millstream.storage.disk.filesystem import File, OsFile
+from millstream.storage.disk.filesystem import OsFile
 
 _SIMPLE = 0
 """Buffer flags: no shape or format, only address and length."""
@@ -90,7 +90,7 @@ def detect_page_cache_probe() -> PageCacheProbe | None:
         return None
 
 
-def drop_from_page_cache(file: File, position: int, size: int) -> None:
+def drop_from_page_cache(file: object, position: int, size: int) -> None:
     """Ask the kernel to forget bytes of a file that were read once, and will not be soon.
 
     So a pass over all data does not push out what readers need, and the next pass reads the disk.

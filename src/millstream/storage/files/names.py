@@ -43,8 +43,12 @@ QUARANTINE_SUFFIX = ".bad"
 SEGMENT_SUFFIXES = ("seal", "index", "keys", "log")
 """The files of a segment, in the order in which they are removed."""
 
+COLD_SUFFIX = "cold"
+"""Of the marker of a segment whose `.log` is in a cold store."""
+
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEGMENT = re.compile(r"([0-9]{20})(?:\.([1-9][0-9]{0,17}))?\.(log|index|seal|keys)")
+_COLD = re.compile(r"([0-9]{20})\.(0|[1-9][0-9]{0,17})\.cold")
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -111,11 +115,24 @@ class SegmentName(NamedTuple):
 def segment_file(base_offset: int, suffix: str, generation: int = 0) -> str:
     """Return the name of a file of a segment; padded, so that names sort like offsets.
 
-    Generation 0 has no number: most segments are never rewritten.
+    Generation 0 has no number: most segments are never rewritten. Markers always have it.
     """
+    if suffix == COLD_SUFFIX:
+        return cold_file(SegmentId(base_offset, generation))
     if generation == 0:
         return f"{base_offset:020d}.{suffix}"
     return f"{base_offset:020d}.{generation}.{suffix}"
+
+
+def cold_file(segment: SegmentId) -> str:
+    """Return the name of the marker of a segment that is in a cold store."""
+    return f"{segment.base_offset:020d}.{segment.generation}.cold"
+
+
+def parse_cold_file(name: str) -> SegmentId | None:
+    """Parse the name of a marker; return None if it is not one."""
+    match = _COLD.fullmatch(name)
+    return SegmentId(int(match[1]), int(match[2])) if match else None
 
 
 def parse_segment_file(name: str) -> SegmentName | None:

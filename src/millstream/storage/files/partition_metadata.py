@@ -75,7 +75,8 @@ from millstream.storage.files.document import read_document, write_document
 from millstream.storage.files.names import PARTITION_FILE
 
 _KIND = "millstream-partition"
-_VERSION = 5
+_VERSION = 6
+_VERSION_UNTIL_TIERS = 5
 _VERSION_UNTIL_DECISIONS = 4
 _VERSION_UNTIL_TRUNCATION = 3
 _VERSION_UNTIL_REWRITING = 2
@@ -228,6 +229,9 @@ class PartitionMetadata:
     decisions: AppliedDecisions | None = None
     """`None`: the log was never part of a cluster, and has no decisions."""
 
+    is_tiered: bool = False
+    """Whether there may be segments whose `.log` is only in a cold store."""
+
     @property
     def cursor_id(self) -> uuid.UUID | None:
         """The id that cursors of the log name."""
@@ -352,6 +356,7 @@ def read_partition_metadata(filesystem: Filesystem, directory: str) -> Partition
             eviction_reason=_reason(content.get("eviction_reason")),
             truncation=_truncation(content.get("truncation")),
             decisions=_decisions(content.get("decisions")),
+            is_tiered=bool(content.get("is_tiered", False)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFile(f"{path}: {error!r}") from error
@@ -398,6 +403,9 @@ def write_partition_metadata(
         version = _VERSION_UNTIL_DECISIONS
     if partition.decisions is not None:
         content["decisions"] = _as_document(partition.decisions)
+        version = _VERSION_UNTIL_TIERS
+    if partition.is_tiered:
+        content["is_tiered"] = True
         version = _VERSION
     if partition.caps != NO_CAPS:
         content["caps"] = list(partition.caps)

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from millstream.errors import CorruptBatch, MillstreamError
+from millstream.errors import CorruptBatch, InvalidRequest, MillstreamError
 from millstream.records.batch import HEADER_SIZE, BatchHeader, check_batch, decode_header
 from millstream.storage.disk.filesystem import File, Filesystem
 from millstream.storage.files.index import INDEX_HEADER_SIZE, SegmentIndex, decode_index
@@ -66,8 +66,13 @@ def walk_batches(
 
 def _logs_from(files: PartitionFiles, start: int) -> list[SegmentFiles]:
     """Return the segments from the one that contains `start` on."""
-    logs = [segment for segment in files.segments if segment.has_log]
+    logs = [segment for segment in files.segments if segment.has_log or segment.is_cold]
     first = max((n for n, log in enumerate(logs) if log.base_offset <= start), default=0)
+    if (cold := next((log for log in logs[first:] if log.is_cold), None)) is not None:
+        raise InvalidRequest(
+            f"{cold.path('cold')}: the records from offset {cold.base_offset} on are in a cold"
+            " store, and only a running node reads them; start behind it"
+        )
     return logs[first:]
 
 

@@ -24,8 +24,10 @@ from millstream.storage.files.checkpoint import (
     SyncPoint,
     decode_checkpoint,
 )
+from millstream.storage.files.cold_marker import ColdMarker, read_cold_marker
 from millstream.storage.files.names import (
     CHECKPOINT_FILE,
+    COLD_SUFFIX,
     LOCK_FILE,
     NODE_FILE,
     PARTITION_FILE,
@@ -35,6 +37,7 @@ from millstream.storage.files.names import (
     LogName,
     SegmentId,
     is_topic,
+    parse_cold_file,
     parse_partition,
     parse_segment_file,
     segment_file,
@@ -131,6 +134,8 @@ class SegmentFiles:
     """Whether it has a seal, or must have had one."""
     is_attested: bool
     """Whether everything before it is known to have been synced, and its name too."""
+    cold: ColdMarker | None = None
+    """Its marker, if it has a valid one."""
     fate: SegmentFate = SegmentFate.LIVE
     rivals: tuple[SegmentId, ...] = ()
     """Segments with the same offsets, for fates that depend on others."""
@@ -149,6 +154,11 @@ class SegmentFiles:
     def has_log(self) -> bool:
         """Whether it is a part of the log that can be read."""
         return self.is_live and "log" in self.suffixes
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether it is part of the log, and its `.log` is in a cold store only."""
+        return self.is_live and self.cold is not None and "log" not in self.suffixes
 
     def path(self, suffix: str) -> str:
         """Return the path of one of the files."""
@@ -231,12 +241,20 @@ def survey_partition(filesystem: Filesystem, directory: str) -> PartitionFiles:
     suffixes: dict[SegmentId, set[str]] = {}
     for file in filter(None, map(parse_segment_file, names)):
         suffixes.setdefault(file.id, set()).add(file.suffix)
+    for segment in filter(None, map(parse_cold_file, names)):
+        suffixes.setdefault(segment, set()).add(COLD_SUFFIX)
     partition, partition_findings = _read_partition(filesystem, directory, has_data=bool(suffixes))
     if partition is not None and (truncation := partition.truncation) is not None:
         # The owner has begun to remove what is behind, or will when it opens the log again.
         suffixes = {s: v for s, v in suffixes.items() if not is_truncated(s, truncation)}
         synced = min(synced, SyncPoint(truncation.segment, 0))
-    survey = _PartitionSurvey(filesystem, directory, suffixes, partition, synced)
+    markers = {
+        segment: marker
+        for segment, found in suffixes.items()
+        if COLD_SUFFIX in found
+        if (marker := _read_marker(filesystem, directory, segment)) is not None
+    }
+    survey = _PartitionSurvey(filesystem, directory, suffixes, markers, partition, synced)
     return PartitionFiles(
         directory=directory,
         names=names,
@@ -257,6 +275,7 @@ class _PartitionSurvey:
     filesystem: Filesystem
     directory: str
     suffixes: Mapping[SegmentId, Collection[str]]
+    markers: Mapping[SegmentId, ColdMarker]
     partition: PartitionMetadata | None
     synced: SyncPoint
 
@@ -269,7 +288,9 @@ class _PartitionSurvey:
         choice = self._choose()
         fates = _fates(self.suffixes, choice, self._start_offset)
         live = sorted([*choice.live, *choice.lost])
-        sealed = [s for s in live if "seal" in self.suffixes[s] or s.generation > 0]
+        sealed = [
+            s for s in live if {"seal", COLD_SUFFIX} & set(self.suffixes[s]) or s.generation > 0
+        ]
         growing = [s for s in live if not sealed or s > sealed[-1]][-UNSEALED_MAX:]
         for segment, suffixes in sorted(self.suffixes.items()):
             base, generation = segment
@@ -285,6 +306,7 @@ class _PartitionSurvey:
                 synced=self.synced.size if segment == (self.synced.base_offset, 0) else 0,
                 is_sealed=is_sealed,
                 is_attested=is_sealed or base <= self.synced.base_offset,
+                cold=self.markers.get(segment),
                 fate=fates[segment],
                 rivals=_rivals(choice, segment),
             )
@@ -294,7 +316,7 @@ class _PartitionSurvey:
         candidates = [
             self._candidate(segment, suffixes, is_seal_read=has_rewritten)
             for segment, suffixes in self.suffixes.items()
-            if "log" in suffixes or "seal" in suffixes
+            if "log" in suffixes or "seal" in suffixes or segment in self.markers
         ]
         return choose_generations(
             candidates, start_offset=self._start_offset, read_end=self._read_end
@@ -305,6 +327,10 @@ class _PartitionSurvey:
     ) -> GenerationCandidate:
         """Return a segment to choose from; without a choice, seals are not needed."""
         log = self._path(segment, "log")
+        if "log" not in suffixes and (marker := self.markers.get(segment)) is not None:
+            return GenerationCandidate(
+                id=segment, log_size=marker.seal.size, has_seal=True, seal=marker.seal
+            )
         return GenerationCandidate(
             id=segment,
             log_size=_size(self.filesystem, log) if "log" in suffixes else None,
@@ -361,6 +387,13 @@ def _rivals(choice: GenerationChoice, segment: SegmentId) -> tuple[SegmentId, ..
         return tuple(sources)
     rival = choice.superseded.get(segment) or choice.overlapping.get(segment)
     return (rival,) if rival else ()
+
+
+def _read_marker(filesystem: Filesystem, directory: str, segment: SegmentId) -> ColdMarker | None:
+    try:
+        return read_cold_marker(filesystem, directory, segment)
+    except (MillstreamError, OSError):
+        return None  # The check of the segment reports what is wrong.
 
 
 def _size(filesystem: Filesystem, path: str) -> int:
@@ -451,6 +484,8 @@ def _read_log(filesystem: Filesystem, path: str) -> memoryview:
 
 def summarize_segment(filesystem: Filesystem, files: SegmentFiles) -> Seal:
     """Return the statistics of a segment, from its seal or else from its intact batches."""
+    if files.is_cold and files.cold is not None:
+        return files.cold.seal
     if "seal" in files.suffixes:
         try:
             return read_segment_seal(filesystem, files)

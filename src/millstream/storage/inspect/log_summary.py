@@ -13,6 +13,7 @@ from typing import NamedTuple
 from millstream.storage.files.index import NO_TIME
 from millstream.storage.files.names import LogName
 from millstream.storage.retention.size_caps import record_count
+from millstream.storage.segment.cold_segment import ColdSegment
 from millstream.storage.segment.log_state import DeletedOffsets
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment, Segment
 from millstream.storage.store import Store
@@ -29,6 +30,8 @@ class SegmentSummary(NamedTuple):
     timestamp_min: int | None
     timestamp_max: int | None
     is_sealed: bool
+    is_cold: bool
+    """Whether its records are in a cold store only."""
     deleted_records: int | None
     """`None` if unknown without opening the log; the same for `reclaimable_bytes`."""
     reclaimable_bytes: int | None
@@ -76,6 +79,7 @@ class LogSummary(NamedTuple):
             timestamp_min=_timestamp_min(segment) if is_dated else None,
             timestamp_max=segment.timestamp_max if is_dated else None,
             is_sealed=isinstance(segment, SealedSegment),
+            is_cold=isinstance(segment, ColdSegment),
             deleted_records=deleted,
             reclaimable_bytes=reclaimable,
         )

@@ -31,6 +31,7 @@ from millstream.config.schema import Durability
 from millstream.errors import (
     CorruptData,
     CorruptFile,
+    InvalidRequest,
     StorageFailed,
     UnknownFormat,
     UnknownLog,
@@ -214,6 +215,12 @@ class ReadOnlyLog:
         self, files: PartitionFiles, partition: PartitionMetadata
     ) -> tuple[list[Segment], CorruptData | None]:
         """Return the readable segments, in order, and the damage that ends them, if any."""
+        cold = next((found for found in files.segments if found.is_cold), None)
+        if cold is not None:
+            raise InvalidRequest(
+                f"{cold.path('cold')}: records of this log are in a cold store, and only its node"
+                " can read them: read the topic through the node, not in place"
+            )
         live = [segment_files for segment_files in files.segments if segment_files.has_log]
         self._drop_stale({segment_files.id for segment_files in live})
         segments: list[Segment] = []

@@ -165,7 +165,7 @@ class _Reindex:
         self, files: SegmentFiles, following: SegmentFiles | None, result: SegmentResult
     ) -> None:
         is_foreign = any(finding.kind is FindingKind.UNKNOWN for finding in result.findings)
-        if is_foreign or not files.is_sealed or result.is_damaged("log"):
+        if is_foreign or not files.is_sealed or files.is_cold or result.is_damaged("log"):
             return
         if result.is_damaged("seal"):
             is_followed = following and result.next_offset == following.base_offset

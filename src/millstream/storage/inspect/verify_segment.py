@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from millstream.errors import CorruptBatch, MillstreamError, UnknownFormat
 from millstream.records.batch import HEADER_SIZE, decode_header
 from millstream.storage.disk.filesystem import File, Filesystem, join
+from millstream.storage.files.cold_marker import read_cold_marker
 from millstream.storage.files.index import ENTRY_SIZE, INDEX_HEADER_SIZE, SegmentIndex, decode_index
-from millstream.storage.files.names import PARTITION_FILE, SegmentId
+from millstream.storage.files.names import COLD_SUFFIX, PARTITION_FILE, SegmentId
 from millstream.storage.files.seal import Seal
 from millstream.storage.inspect.catalog import (
     Finding,
@@ -22,6 +23,7 @@ from millstream.storage.inspect.catalog import (
     read_unsealed_log,
     unusable_file_finding,
 )
+from millstream.storage.segment.cold_segment import is_same_content
 from millstream.storage.segment.keys.key_file import check_key_index
 from millstream.storage.segment.scan import SegmentScan, check_batch_at, scan
 
@@ -79,6 +81,13 @@ class _SegmentCheck:
         if not files.is_live:
             self._check_leftover()
             return self._result(0, None)
+        self._check_marker()
+        if files.is_cold and files.cold is not None:
+            seal = self._seal() if "seal" in files.suffixes else None
+            if seal is not None and not is_same_content(files.cold, seal):
+                self._damage("seal", None, "is not that of the object in the cold store")
+            end = files.cold.seal.next_offset
+            return replace(self._result(0, end), end_offset=end)
         seal = self._seal()
         if "log" not in files.suffixes:
             self._damage("log", None, "is missing, though its seal exists")
@@ -105,6 +114,23 @@ class _SegmentCheck:
             Finding(self.files.path(suffix), position, message, FindingKind.UNFINISHED)
         )
 
+    def _check_marker(self) -> None:
+        """Check the marker of a segment in a cold store; without the `.log`, nothing replaces it.
+
+        The object is checked whenever it is read, and not here.
+        """
+        if COLD_SUFFIX not in self.files.suffixes:
+            return
+        try:
+            read_cold_marker(self.filesystem, self.files.directory, self.files.id)
+        except (MillstreamError, OSError) as error:
+            if "log" not in self.files.suffixes:
+                self.findings.append(unusable_file_finding(self.files.path(COLD_SUFFIX), error))
+                return
+        if "log" in self.files.suffixes:
+            what = "the log is here too; the next start removes the marker and the object"
+            self._note(COLD_SUFFIX, None, what)
+
     # Files that are not part of the log.
 
     def _check_leftover(self) -> None:
@@ -113,6 +139,9 @@ class _SegmentCheck:
         Findings that depend on other segments are left to the check of the partition.
         """
         suffix = min(self.files.suffixes)
+        if self.files.suffixes == {COLD_SUFFIX} and self.files.cold is None:
+            self._check_marker()
+            return
         if self.files.fate is SegmentFate.DELETED:
             self._note(suffix, None, "was deleted; will be removed at the next start")
         elif self.files.fate is SegmentFate.ORPHANED:

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from millstream.errors import CorruptFile
 from millstream.storage.disk.file_cache import map_file
 from millstream.storage.disk.filesystem import join
+from millstream.storage.files.cold_marker import ColdMarker, read_cold_marker
 from millstream.storage.files.names import (
     SEGMENT_SUFFIXES,
     TEMPORARY_SUFFIX,
     SegmentId,
+    cold_file,
+    parse_cold_file,
     parse_segment_file,
     segment_file,
 )
@@ -62,6 +65,13 @@ class LogInventory:
         self.leftovers = [name for name in listed if name.endswith(TEMPORARY_SUFFIX)]
         """Files that belong to no segment."""
         self.bad_seals: dict[SegmentId, CorruptFile] = {}
+        self.cold: dict[SegmentId, ColdMarker] = {}
+        """Segments whose log is in a cold store only."""
+        self.relocated: dict[SegmentId, ColdMarker] = {}
+        """Segments whose log is here, although they have a marker: a crash came in between."""
+        self.unwanted: list[ColdMarker] = []
+        """Markers of segments that were removed: their objects have to be deleted."""
+        self.bad_markers: dict[SegmentId, CorruptFile] = {}
         self.candidates: dict[SegmentId, GenerationCandidate] = {}
         """All segments that have a log or a seal."""
         self._list_files(listed)
@@ -111,6 +121,8 @@ class LogInventory:
             for name in _files(segment, SEGMENT_SUFFIXES):
                 if name in self.names:
                     self.remove(name)
+            if marker := self.cold.pop(segment, None) or self.relocated.pop(segment, None):
+                self.unwanted.append(marker)
         if segments:
             self._log_directory.filesystem.sync_directory(self._log_directory.directory)
 
@@ -118,14 +130,31 @@ class LogInventory:
         suffixes_by_id: dict[SegmentId, set[str]] = {}
         for name in filter(None, map(parse_segment_file, names)):
             suffixes_by_id.setdefault(name.id, set()).add(name.suffix)
+        for segment in filter(None, map(parse_cold_file, names)):
+            self._read_marker(segment, suffixes_by_id.setdefault(segment, set()))
         for segment, suffixes in suffixes_by_id.items():
-            if suffixes & {"log", "seal"}:
+            if suffixes & {"log", "seal"} or segment in self.cold:
                 self.candidates[segment] = self._candidate(segment, suffixes)
-            else:
+            elif segment not in self.bad_markers:
                 self.leftovers += _files(segment, sorted(suffixes))
+
+    def _read_marker(self, segment: SegmentId, suffixes: set[str]) -> None:
+        filesystem, directory = self._log_directory.filesystem, self._log_directory.directory
+        try:
+            marker = read_cold_marker(filesystem, directory, segment)
+        except CorruptFile as error:
+            self.bad_markers[segment] = error
+            if "log" in suffixes:  # The local log counts whatever the marker says.
+                self.leftovers.append(cold_file(segment))
+        else:
+            (self.relocated if "log" in suffixes else self.cold)[segment] = marker
 
     def _candidate(self, segment: SegmentId, suffixes: set[str]) -> GenerationCandidate:
         filesystem = self._log_directory.filesystem
+        if (marker := self.cold.get(segment)) is not None:
+            return GenerationCandidate(
+                id=segment, log_size=marker.seal.size, has_seal=True, seal=marker.seal
+            )
         return GenerationCandidate(
             id=segment,
             log_size=filesystem.size(self.path(segment, "log")) if "log" in suffixes else None,

@@ -50,6 +50,7 @@ from millstream.storage.files.checkpoint import (
     SyncPoint,
     decode_checkpoint,
 )
+from millstream.storage.files.cold_marker import ColdMarker
 from millstream.storage.files.names import CHECKPOINT_FILE, PARTITION_FILE, SegmentId, segment_file
 from millstream.storage.files.partition_metadata import (
     LeaderEpoch,
@@ -62,6 +63,7 @@ from millstream.storage.recovery.generations import choose_generations
 from millstream.storage.recovery.inventory import LogInventory, ScannedSegment
 from millstream.storage.recovery.last_batches import check_last_batches
 from millstream.storage.recovery.orphans import Orphans
+from millstream.storage.segment.cold_segment import ColdSegment
 from millstream.storage.segment.damage import ANY_TIME, BatchPosition, scan_past_damage
 from millstream.storage.segment.segment import (
     GrowingSegment,
@@ -95,6 +97,9 @@ class RecoveredLog:
     actions: list[str] = field(default_factory=list)
     """What was cut, removed or rebuilt, as messages."""
     scanned_bytes: int = 0
+    unwanted: list[ColdMarker] = field(default_factory=list)
+    """Segments that are not part of the log, or are stored here, and have objects in a cold
+    store."""
     truncated_to: int | None = None
     """The end offset of a truncation that was interrupted, and is finished now."""
 
@@ -153,6 +158,10 @@ class _LogRecovery:
         if not self._result.offline:
             self._finish(unsealed)
             self._check_end()
+        if not self._result.offline:
+            # What is here counts, and is relocated again: nothing is known of the other copy.
+            relocated = self._inventory.relocated.values()
+            self._result.unwanted = [*self._inventory.unwanted, *relocated]
         self._result.actions += self._inventory.actions
         self._result.scanned_bytes = self._inventory.scanned_bytes
         return self._result
@@ -243,7 +252,9 @@ class _LogRecovery:
             if segment in self._dead:
                 continue
             path = self._path(segment, "seal")
-            missing = CorruptFile(f"{path}: the log that it seals is missing")
+            missing = self._inventory.bad_markers.get(segment) or CorruptFile(
+                f"{path}: the log that it seals is missing"
+            )
             if self._bases and segment.base_offset < self._bases[-1]:
                 self._result.damage.append(missing)
             else:
@@ -396,6 +407,9 @@ class _LogRecovery:
         self._add_sealed(seal, scanned.id)
 
     def _add_sealed(self, seal: Seal, segment: SegmentId) -> None:
+        if (marker := self._inventory.cold.get(segment)) is not None:
+            self._result.sealed.append(ColdSegment(self._log_directory, marker))
+            return
         self._result.sealed.append(SealedSegment(self._log_directory, seal, segment.generation))
 
     def _report_hole(self, expected: int, base: int) -> None:
@@ -463,6 +477,8 @@ class _LogRecovery:
         if self._result.growing or not self._result.sealed:
             return
         last = self._result.sealed[-1]
+        if isinstance(last, ColdSegment):
+            return
         if self._inventory.size(self._live[last.base_offset]) == last.size:  # Else it is reported.
             damage = check_last_batches(last)
             self._result.damage += [damage] if damage else []

@@ -85,6 +85,8 @@ class Orphans:
         candidate = self._inventory.candidates[segment]
         if candidate.log_size is None:
             return False
+        if segment in self._inventory.cold:
+            return True  # It was read completely and found valid before its marker was written.
         scanned, seal = self._inventory.read(segment), candidate.seal
         if seal is None:
             return scanned.scan.damage is None
@@ -112,6 +114,8 @@ class Orphans:
 
         Its writer may have died before the name was durable, or after a sync that failed.
         """
+        if segment in self._inventory.cold:
+            return  # So is its marker, which has the seal.
         if seal := self._inventory.candidates[segment].seal:
             index = self._inventory.read(segment).scan.index
             write_seal(self._log_directory, seal, index, segment.generation)

@@ -35,6 +35,7 @@ from millstream.errors import (
 from millstream.records.filter.keys.matcher import KeyMatch
 from millstream.storage.disk.errors import transient_error
 from millstream.storage.files.partition_metadata import DeletionRule, PartitionMetadata
+from millstream.storage.segment.cold_segment import ColdSegment
 from millstream.storage.segment.keys.key_index import find_deleted_offsets
 from millstream.storage.segment.log_context import LogContext
 from millstream.storage.segment.log_state import (
@@ -148,6 +149,12 @@ class KeyDeletions:
         snapshot = context.state.snapshot
         if before is not None and before > snapshot.committed.offset:
             raise OffsetOutOfRange(before, start=snapshot.start, end=snapshot.committed.offset)
+        cold = next((s for s in visible_segments(snapshot) if isinstance(s, ColdSegment)), None)
+        if cold is not None and (before is None or cold.base_offset < before):
+            raise RequestError(
+                f"{context.name}: records cannot be deleted by key from segments in a cold store,"
+                f" and offset {cold.base_offset} is in one; delete before an offset instead"
+            )
         rule = DeletionRule(match, before or snapshot.committed.offset, self._now_ms())
         self._check_limits(with_deletion(context.metadata_file.partition, rule))
 

@@ -80,3 +80,7 @@ class LogCounters:
     cleaned_bytes_read: int = 0
     cleaned_bytes_written: int = 0
     removed_records: int = 0
+
+    # Moved to the cold store.
+    relocated_segments: int = 0
+    relocated_bytes: int = 0

@@ -36,6 +36,7 @@ from millstream.errors import (
 )
 from millstream.records.batch import decode_header
 from millstream.records.record import RETENTION
+from millstream.storage.segment.cold_segment import COLD_READ_BYTES_MAX, ColdSegment
 from millstream.storage.segment.reader import (
     Address,
     Slice,
@@ -418,6 +419,8 @@ class LogState:
                 return Slice(memoryview(b""), offset, address)
             try:
                 segment = self._segment_of(offset, snapshot)
+                if isinstance(segment, ColdSegment):
+                    size_max = min(size_max, COLD_READ_BYTES_MAX)
                 masked = self._deleted_filter(snapshot, segment) if snapshot.masks else None
                 return read_slice(
                     segment,

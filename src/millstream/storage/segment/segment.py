@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.errors import CorruptFile, UnknownFormat
 from millstream.records.batch import BatchHeader, Bytes
@@ -23,6 +23,9 @@ from millstream.storage.files.names import SEGMENT_SUFFIXES, segment_file
 from millstream.storage.files.seal import SEAL_SIZE, Seal, SegmentStats, decode_seal, encode_seal
 from millstream.storage.segment.damage import BatchPosition, scan_past_damage
 from millstream.storage.segment.scan import scan
+
+if TYPE_CHECKING:
+    from millstream.storage.segment.cold_segment import ColdBytes
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +89,8 @@ class LogDirectory:
     index_interval_bytes: int
     ballast: BallastFile | None = None
     """Disk space for deleting on a full disk; ephemeral logs have none."""
+    cold: ColdBytes | None = None
+    """The cold store of the node, if it has one."""
 
     def path(self, base_offset: int, suffix: str, generation: int = 0) -> str:
         """Return the path of one file of a segment."""
@@ -133,6 +138,9 @@ class SealedSegment:
         self.log_directory.map_cache.forget(self.path)
         self.log_directory.map_cache.forget(self.keys_path)
         self.log_directory.index_cache.forget(self.index_path)
+
+    def discard(self) -> None:
+        """Delete what it has outside of its directory. Its files there are gone."""
 
     def _map(self) -> memoryview:
         return self.log_directory.map_cache.get(self.path, self._load_map)
@@ -343,6 +351,7 @@ def remove_segment(log_directory: LogDirectory, segment: SealedSegment) -> None:
                 log_directory.path(segment.base_offset, suffix, segment.generation)
             )
     segment.forget()
+    segment.discard()
 
 
 def read_seal(log_directory: LogDirectory, base_offset: int, generation: int = 0) -> Seal:

@@ -10,11 +10,10 @@ What is found is what a reader of the same bytes would be told: each damaged ran
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from millstream.errors import CorruptBatch, DamagedRecords
 from millstream.records.batch import HEADER_SIZE, BatchHeader, decode_header
-from millstream.storage.disk.filesystem import File
 from millstream.storage.disk.page_cache import drop_from_page_cache
 from millstream.storage.files.seal import Seal, SegmentStats
 from millstream.storage.segment.damage import BatchPosition, find_next_batch
@@ -36,6 +35,14 @@ OnRead = Callable[[int], None]
 """Called with a number of bytes after each read; may wait, or raise to end the check."""
 
 
+class BatchBytes(Protocol):
+    """The bytes of a segment, from a file or from elsewhere."""
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Read up to `size` bytes; returns fewer only at the end."""
+        ...
+
+
 class SegmentCheck(NamedTuple):
     """Result of the check of a segment, up to an offset."""
 
@@ -49,14 +56,21 @@ class SegmentCheck(NamedTuple):
 
 
 def check_segment(
-    segment: SealedSegment | GrowingSegment, *, end: int = ANY_OFFSET, on_read: OnRead
+    segment: SealedSegment | GrowingSegment,
+    *,
+    end: int = ANY_OFFSET,
+    on_read: OnRead,
+    file: BatchBytes | None = None,
 ) -> SegmentCheck:
     """Read the batches of a segment before offset `end`, and return their digest and damage.
 
     A sealed segment that is read to its end must be what was sealed. The index and the key index
     are not read: both are derived from the log if they are damaged. A growing segment must not be
-    read beyond what is committed.
+    read beyond what is committed. With a `file`, that is read instead of the `.log`, and its errors
+    are raised.
     """
+    if file is not None:
+        return _Check(segment, file, end, on_read).run()
     try:
         file = segment.log_directory.filesystem.open_readonly(segment.path)
         try:
@@ -78,7 +92,7 @@ class _Check:
     """Walks over the batches of a segment, one window of its file after the other."""
 
     def __init__(
-        self, segment: SealedSegment | GrowingSegment, file: File, end: int, on_read: OnRead
+        self, segment: SealedSegment | GrowingSegment, file: BatchBytes, end: int, on_read: OnRead
     ) -> None:
         self._segment = segment
         self._file = file

@@ -422,7 +422,7 @@ READ_ONLY = "configs of a node are read-only"
             "a",
             {"remote.storage.enable": "true"},
             ErrorCode.INVALID_CONFIG,
-            "must be false, got 'true': There is no tiered storage",
+            "must be false on a node without tier.store, got true",
         ),
         (
             TOPIC,

@@ -10,6 +10,8 @@ All functions here block, and run in a thread.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from concurrent.futures import wait
 from typing import NamedTuple
 
 from millstream.broker.partition.producers.snapshot import (
@@ -33,6 +35,7 @@ from millstream.records.batch import decode_header
 from millstream.records.control import read_marker
 from millstream.storage.disk.filesystem import Filesystem
 from millstream.storage.log import Log
+from millstream.storage.segment.cold_segment import ColdMiss
 from millstream.storage.segment.reader import read_slice
 from millstream.storage.segment.segment import SealedSegment, Segment
 
@@ -40,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 NO_SNAPSHOT = -1
 """The offset of a snapshot that does not exist."""
+
+COLD_SECONDS_MAX = 5.0
+"""How long a thread waits for a piece from a cold store; then the partition is not opened yet."""
 
 _NO_TAIL = 0
 """The tail crc of a snapshot if there is no batch before its offset, or only a rewritten one."""
@@ -78,8 +84,11 @@ def recover_producers(
     undecided: list[DamagedRecords] = []
     while True:
         try:
-            _replay(log, position, states, now_ms)
+            for after in _replay(log, position, states, now_ms):
+                position = after
             break
+        except ColdMiss as miss:
+            _wait(miss)
         except DamagedRecords as error:
             damage = damage or error
             first = states.drop_open()
@@ -92,7 +101,18 @@ def recover_producers(
     return RecoveredProducers(states, snapshot_offset, damage, tuple(undecided))
 
 
-def _replay(log: Log, position: int, states: ProducerStates, now_ms: int) -> None:
+def _wait(miss: ColdMiss) -> None:
+    """Wait for what is missing; the snapshot is lost, and producers are in a cold store only.
+
+    Raises if that takes too long, or fails: the partition is opened again later.
+    """
+    _, missing = wait(miss.fetches, timeout=COLD_SECONDS_MAX)
+    if missing or not miss.fetches:
+        raise miss
+
+
+def _replay(log: Log, position: int, states: ProducerStates, now_ms: int) -> Iterator[int]:
+    """Replay the batches from `position` on; yield the offset after each."""
     for header, batch in log.headers(position):
         if header.producer_id >= 0:
             try:
@@ -104,9 +124,10 @@ def _replay(log: Log, position: int, states: ProducerStates, now_ms: int) -> Non
                     from_offset=header.base_offset,
                     to_offset=header.last_offset,
                 ) from error
-            if header.is_control and marker is None:
-                continue  # A control batch of another type tells nothing about its producer.
-            states.replay(header, marker, now_ms=now_ms)
+            # A control batch of another type tells nothing about its producer.
+            if marker is not None or not header.is_control:
+                states.replay(header, marker, now_ms=now_ms)
+        yield header.next_offset
 
 
 def _undecided(first: int, damage: DamagedRecords) -> DamagedRecords:

@@ -9,7 +9,12 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from millstream.broker.topics.configs.topic_setting import SettingType, TopicSetting, split_list
+from millstream.broker.topics.configs.topic_setting import (
+    LONG_MAX,
+    SettingType,
+    TopicSetting,
+    split_list,
+)
 from millstream.broker.topics.configs.topic_settings import (
     DISCARD,
     DURABILITY,
@@ -18,6 +23,9 @@ from millstream.broker.topics.configs.topic_settings import (
     LAKE_DELETIONS,
     LAKE_POSITIONS,
     LAKE_REQUIRED,
+    LOCAL_RETENTION_BYTES,
+    LOCAL_RETENTION_MS,
+    REMOTE_STORAGE_ENABLE,
     REMOVED_CONFIGS,
     RETENTION_MS,
     RETENTION_RECORDS,
@@ -42,6 +50,9 @@ million years."""
 
 NO_LIMIT = -1
 """The value of a config without a limit."""
+
+LIKE_RETENTION = -2
+"""The value of a local limit that the topic does not set."""
 
 BATCH_SIZE_MAX_LEAST = 1024
 """However small `max.message.bytes` is, the marker that ends a transaction fits."""
@@ -99,6 +110,10 @@ class TopicConfig:
     compaction_lag_min_ms: int
     compaction_lag_max_ms: int
     cleanable_dirty_ratio_min: float
+    is_tiered: bool
+    local_retention_ms: int | None
+    """How long segments stay on the local disk if `is_tiered`; None if that is not limited."""
+    local_retention_bytes: int | None
     value_format: TopicValueFormat
     value_schema: str
     """Empty if the values are raw."""
@@ -142,6 +157,9 @@ class TopicConfig:
             compaction_lag_min_ms=values["min.compaction.lag.ms"],
             compaction_lag_max_ms=values["max.compaction.lag.ms"],
             cleanable_dirty_ratio_min=values["min.cleanable.dirty.ratio"],
+            is_tiered=values[REMOTE_STORAGE_ENABLE],
+            local_retention_ms=_local_limit(values, LOCAL_RETENTION_MS),
+            local_retention_bytes=_local_limit(values, LOCAL_RETENTION_BYTES),
             value_format=TopicValueFormat(values[VALUE_FORMAT]),
             value_schema=values[VALUE_SCHEMA],
             lake_deletions=values[LAKE_DELETIONS],
@@ -187,6 +205,9 @@ class TopicConfig:
             dirty_ratio_min=self.cleanable_dirty_ratio_min,
             compaction_lag_ms_min=min(self.compaction_lag_min_ms, TIME_MS_MAX),
             compaction_lag_ms_max=_time(self.compaction_lag_max_ms),
+            is_tiered=self.is_tiered,
+            local_retention_ms=_local_time(self.local_retention_ms),
+            local_retention_bytes=self.local_retention_bytes,
         )
 
     def lake_position(self, partition: int) -> int | None:
@@ -246,6 +267,21 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"{LAKE_REQUIRED} must be false if cleanup.policy has compact, got true: compaction"
             " removes records before the lake has them"
         )
+    _check_tier(values)
+
+
+def _check_tier(values: Mapping[str, Any]) -> None:
+    if not values[REMOTE_STORAGE_ENABLE]:
+        return
+    if COMPACT in values["cleanup.policy"]:
+        raise InvalidConfig(
+            f"{REMOTE_STORAGE_ENABLE} must be false if cleanup.policy has compact, got true:"
+            " segments in a cold store are not rewritten"
+        )
+    if values[DURABILITY] == Durability.EPHEMERAL.value:
+        raise InvalidConfig(
+            f"{REMOTE_STORAGE_ENABLE} must be false if {DURABILITY} is ephemeral, got true"
+        )
 
 
 def _lake_positions(values: Mapping[str, Any]) -> Mapping[int, int]:
@@ -266,6 +302,23 @@ def _check_flush(values: Mapping[str, Any], overrides: Mapping[str, str | None])
 
 def _limit(value: int) -> int | None:
     return None if value == NO_LIMIT else value
+
+
+def _local_limit(values: Mapping[str, Any], name: str) -> int | None:
+    """Return a limit of the local disk; None if the hot segments of the node are the only one.
+
+    A topic that sets one of both limits has no limit of the other kind.
+    """
+    value: int = values[name]
+    if value >= 0:
+        return value
+    is_default = values[LOCAL_RETENTION_MS] == values[LOCAL_RETENTION_BYTES] == LIKE_RETENTION
+    return None if is_default or name == LOCAL_RETENTION_BYTES else LONG_MAX
+
+
+def _local_time(limit_ms: int | None) -> int | None:
+    """Return a time as logs accept it; one that is too long to matter stays a limit."""
+    return None if limit_ms is None else min(limit_ms, TIME_MS_MAX)
 
 
 def _time(limit_ms: int | None) -> int | None:

@@ -43,7 +43,12 @@ LAKE_POSITIONS = "millstream.lake.positions"
 _LOG = LogConfig()
 _WITHOUT_REPLICAS = "Without effect: there is one replica of each partition, so nothing is copied."
 _CODEC_LEVEL = "Without effect: batches are recompressed at the default level of the codec."
-_WITHOUT_TIERS = "Without effect: there is no tiered storage yet, so all data is local."
+_COPIED_ONCE = (
+    "Without effect: a segment is copied when it is about to leave the local disk, and not before."
+)
+REMOTE_STORAGE_ENABLE = "remote.storage.enable"
+LOCAL_RETENTION_MS = "local.retention.ms"
+LOCAL_RETENTION_BYTES = "local.retention.bytes"
 _REPLICAS = re.compile(r"\*|[0-9]+:[0-9]+")
 _REPLICAS_HINT = "* or a list of partition:node"
 
@@ -476,41 +481,48 @@ _SETTINGS = (
         meaning=_WITHOUT_REPLICAS,
     ),
     TopicSetting(
-        "remote.storage.enable",
+        REMOTE_STORAGE_ENABLE,
         SettingType.BOOLEAN,
         "false",
-        FIXED,
-        meaning="There is no tiered storage yet, so a topic cannot use it.",
+        APPLIED,
+        meaning="Whether old segments are moved to the cold store of the node (`tier.store`), which"
+        " a lone node may have. Not for topics that are compacted or kept in memory only. If it is"
+        " turned off, what was moved stays there and can be read.",
     ),
     TopicSetting(
-        "remote.log.copy.disable", SettingType.BOOLEAN, "false", ACCEPTED, meaning=_WITHOUT_TIERS
+        "remote.log.copy.disable", SettingType.BOOLEAN, "false", ACCEPTED, meaning=_COPIED_ONCE
     ),
     TopicSetting(
         "remote.log.delete.on.disable",
         SettingType.BOOLEAN,
         "false",
         ACCEPTED,
-        meaning=_WITHOUT_TIERS,
+        meaning="Without effect: what was moved stays there until retention deletes it.",
     ),
     TopicSetting(
-        "local.retention.ms",
+        LOCAL_RETENTION_MS,
         SettingType.LONG,
         "-2",
-        ACCEPTED,
+        APPLIED,
         least=-2,
         most=LONG_MAX,
         server_name="log.local.retention.ms",
-        meaning=_WITHOUT_TIERS,
+        meaning="How long a closed segment stays on the local disk, with `remote.storage.enable`,"
+        " before it is moved to the cold store; -1 is as long as `retention.ms`. With -2 here and"
+        " for `local.retention.bytes`, a segment is moved as soon as it is not one of the newest"
+        " `tier.hot_segments`; Kafka keeps it as long as `retention.ms` then.",
     ),
     TopicSetting(
-        "local.retention.bytes",
+        LOCAL_RETENTION_BYTES,
         SettingType.LONG,
         "-2",
-        ACCEPTED,
+        APPLIED,
         least=-2,
         most=LONG_MAX,
         server_name="log.local.retention.bytes",
-        meaning=_WITHOUT_TIERS,
+        meaning="Bytes of a partition that stay on the local disk, with `remote.storage.enable`:"
+        " older segments are moved to the cold store. -1 is no limit; -2 as for"
+        " `local.retention.ms`.",
     ),
 )
 

@@ -20,6 +20,7 @@ from millstream.errors import (
     OffsetOutOfRange,
     PeerUnavailable,
     RecordsInRepair,
+    TierUnavailable,
 )
 from millstream.servers.http.live.counters import LiveCounters
 from millstream.servers.http.live.encoded_batch import EncodedBatch, event_prefix
@@ -121,7 +122,7 @@ class PartitionFeed:
     async def _deliver_or_retry(self) -> None:
         try:
             await self._deliver()
-        except (NotLeader, PeerUnavailable, RecordsInRepair):
+        except (NotLeader, PeerUnavailable, RecordsInRepair, TierUnavailable):
             # Another node has the records, and is not there now, or this one is copying them.
             await asyncio.sleep(RETRY_SECONDS)
             self._note()

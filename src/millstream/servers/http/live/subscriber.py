@@ -30,6 +30,7 @@ from millstream.errors import (
     PeerUnavailable,
     RecordsInRepair,
     Stopping,
+    TierUnavailable,
     UnknownTopic,
 )
 from millstream.protocols.http.live import EndData, GapData, LagData
@@ -302,7 +303,7 @@ class LiveSubscriber:
         """Read the next records for a subscription, or let it join its feed if there are none."""
         try:
             return await self._read(subscription)
-        except (NotLeader, PeerUnavailable, RecordsInRepair):
+        except (NotLeader, PeerUnavailable, RecordsInRepair, TierUnavailable):
             # Another node has the records, and is not there now, or this one is copying them.
             await asyncio.sleep(RETRY_SECONDS)
             return None

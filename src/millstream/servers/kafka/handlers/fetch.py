@@ -81,9 +81,14 @@ async def _prepare_and_answer(
             await partition.open()
         except MillstreamError:  # Reading it reports the same error.
             continue
-    for partition, ranges in work.cold_ranges():
-        if partition.is_open:
-            await partition.reader.prefetch(ranges)
+    # Together: one that waits for a cold store must not delay the others once more.
+    await asyncio.gather(
+        *(
+            partition.reader.prefetch(ranges)
+            for partition, ranges in work.cold_ranges()
+            if partition.is_open
+        )
+    )
     return work.begin()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import OffsetAndTimestamp
@@ -78,15 +79,20 @@ async def _find(
     await partition.open()
     partition.check_leader(requested.current_leader_epoch)
     await partition.settle()
+    offsets = partition.offsets
     if mark >= 0:
-        return await partition.offsets.at_timestamp(mark, is_committed_only=is_committed_only)
-    if mark == LATEST:
-        return partition.offsets.latest(is_committed_only=is_committed_only)
-    if mark in (EARLIEST, EARLIEST_LOCAL):
-        return partition.offsets.earliest()
+        return await offsets.at_timestamp(mark, is_committed_only=is_committed_only)
     if mark == MAX_TIMESTAMP:
-        return await partition.offsets.max_timestamp(is_committed_only=is_committed_only)
-    return None  # There is no remote storage.
+        return await offsets.max_timestamp(is_committed_only=is_committed_only)
+    if mark == LATEST:
+        return offsets.latest(is_committed_only=is_committed_only)
+    found: dict[int, Callable[[], OffsetAndTimestamp | None]] = {
+        EARLIEST: offsets.earliest,
+        EARLIEST_LOCAL: offsets.earliest_local,
+        LATEST_TIERED: offsets.latest_tiered,
+        EARLIEST_NOT_TIERED: offsets.earliest_not_tiered,
+    }
+    return found[mark]()
 
 
 def _answer(index: int, position: OffsetAndTimestamp | None) -> ListOffsetsResponsePartition:

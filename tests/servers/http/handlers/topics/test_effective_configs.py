@@ -31,7 +31,7 @@ def test_every_config_is_listed_with_its_value_and_where_it_is_from(running: Run
     segment = by_name["segment.bytes"]
     assert (segment["value"], segment["default"], segment["is_set"]) == ("123456", "123456", False)
     assert all(config["allowed"] and config["meaning"] for config in listed)
-    assert {config["effect"] for config in listed} == {"applied", "accepted", "fixed"}
+    assert {config["effect"] for config in listed} == {"applied", "accepted"}
     topic.ask("PUT", "", {"configs": {"retention.ms": None}})
     listed = topic.ask("GET", "/configs").json["configs"]
     assert not any(config["is_set"] for config in listed)

@@ -56,6 +56,7 @@ const TONES = {
   stable: "good",
   active: "good",
   sealed: "plain",
+  cold: "plain",
   empty: "plain",
   dead: "bad",
   leased: "warn",

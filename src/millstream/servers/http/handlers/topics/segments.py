@@ -128,7 +128,7 @@ def _shape(partition: int, segment: SegmentSummary) -> SegmentShape:
         records=segment.records,
         first_timestamp=segment.timestamp_min,
         last_timestamp=segment.timestamp_max,
-        state="sealed" if segment.is_sealed else "active",
+        state="cold" if segment.is_cold else "sealed" if segment.is_sealed else "active",
         deleted=segment.deleted_records,
         reclaimable_bytes=segment.reclaimable_bytes,
     )

@@ -1,0 +1,1 @@
+"""Sealed segments in a cold store: the store itself, its cache, relocation."""
