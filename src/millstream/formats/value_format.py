@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
+from millstream.http1.registered_schema import RegisteredSchema
+
 if TYPE_CHECKING:  # Processes that only read options do not load Numba.
     from millstream.records.kernels.compiler import Int64s, Octets
 
@@ -46,6 +48,18 @@ class ValueFormat(Protocol):
 
         Raises `InvalidRecord`, with the row, if a value is not allowed by the schema.
         """
+        ...
+
+
+class SchemaLookup(Protocol):
+    """Schemas that values were written with, by the id in front of each: a schema registry."""
+
+    def prepare(self, schema_ids: Sequence[int]) -> None:
+        """Find schemas, of which some may be unknown; raises `Unavailable` if nobody answers."""
+        ...
+
+    def schema(self, schema_id: int) -> RegisteredSchema:
+        """Return a schema that was prepared; raises `UnknownSchema`."""
         ...
 
 
