@@ -21,9 +21,12 @@ from millstream.broker.topics.configs.topic_settings import (
     TOPIC_CONFIGS,
 )
 from millstream.broker.topics.configs.value_format import (
+    VALUE_CHECK,
     VALUE_FORMAT,
     VALUE_SCHEMA,
     TopicValueFormat,
+    ValueCheckLevel,
+    check_value_check,
     check_value_schema,
 )
 from millstream.config.schema import Discard, Durability, LogConfig
@@ -99,6 +102,7 @@ class TopicConfig:
     value_format: TopicValueFormat
     value_schema: str
     """Empty if the values are raw."""
+    value_check: ValueCheckLevel
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str | None], node: LogConfig | None = None) -> Self:
@@ -137,12 +141,20 @@ class TopicConfig:
             cleanable_dirty_ratio_min=values["min.cleanable.dirty.ratio"],
             value_format=TopicValueFormat(values[VALUE_FORMAT]),
             value_schema=values[VALUE_SCHEMA],
+            value_check=ValueCheckLevel(values[VALUE_CHECK]),
         )
 
     @property
     def is_compacted(self) -> bool:
         """Whether records need keys."""
         return COMPACT in self.cleanup_policy
+
+    @property
+    def checked_values(self) -> tuple[str, str] | None:
+        """Format and schema that values must have; `None` if they are not checked."""
+        if self.value_check is ValueCheckLevel.NONE:
+            return None
+        return self.value_format.value, self.value_schema
 
     @property
     def is_log_append_time(self) -> bool:
@@ -227,7 +239,9 @@ def _check_together(values: Mapping[str, Any]) -> None:
         raise InvalidConfig(
             f"min.compaction.lag.ms must be at most max.compaction.lag.ms, {most}, got {least}"
         )
-    check_value_schema(TopicValueFormat(values[VALUE_FORMAT]), values[VALUE_SCHEMA])
+    value_format = TopicValueFormat(values[VALUE_FORMAT])
+    check_value_schema(value_format, values[VALUE_SCHEMA])
+    check_value_check(value_format, ValueCheckLevel(values[VALUE_CHECK]))
 
 
 def _check_flush(values: Mapping[str, Any], overrides: Mapping[str, str | None]) -> None:
