@@ -19,7 +19,7 @@ FAULTS_MAX = 1_000
 class ValueFault(NamedTuple):
     """A record whose value does not fit."""
 
-    index: int
+    record: int
     """Index of the record in its batch, from 0."""
     reason: str
 

@@ -176,7 +176,7 @@ class RecordAppender:
             return_exceptions=True,
         )
         if faults := sorted(
-            ValueFault(group[fault.index], fault.reason)
+            ValueFault(group[fault.record], fault.reason)
             for group, result in zip(rows.values(), results, strict=True)
             if isinstance(result, InvalidBatchValues)
             for fault in result.faults

@@ -218,7 +218,8 @@ def _record(written: AvroType, reader: AvroType, path: str) -> Resolve:
     def record(values: pa.StructArray, exists: Flags) -> Resolved:
         is_null = _nulls(values)
         inside = exists & ~is_null
-        columns, faults = [], []
+        columns: list[pa.Array] = []
+        faults: list[Fault] = []
         for place, resolve in members:
             found = resolve(values.field(place), inside)
             columns.append(found.values)
