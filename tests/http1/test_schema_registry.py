@@ -137,14 +137,11 @@ def test_a_registry_that_is_down_is_named_and_may_come_back(fake):
         SchemaRegistryConfig(url="http://127.0.0.1:1", allowed_networks=LOOPBACK), seconds_max=0.5
     )
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
-        registry.prepare([3])
+        registry.find([3])
     fake.answers["/schemas/ids/3"] = [(503, {}), (200, {"schema": '"int"'})]
     coming = BlockingRegistry(config(fake))
-    coming.prepare([3, 9])
-    assert coming.schema(3).text == '"int"'
-    with pytest.raises(UnknownSchema):
-        coming.schema(9)
-    coming.prepare([3, 9])
+    for _ in range(2):
+        assert coming.find([3, 9]) == {3: RegisteredSchema("AVRO", '"int"')}
     assert fake.asked == ["/schemas/ids/3", "/schemas/ids/3", "/schemas/ids/9"]
 
 
@@ -203,11 +200,11 @@ def test_several_loops_can_ask_one_after_the_other(fake):
     registry = BlockingRegistry(config(fake))
 
     async def within_a_loop() -> None:
-        registry.prepare([3])
+        registry.find([3])
 
     asyncio.run(within_a_loop())
-    registry.prepare([4])
-    assert registry.schema(4) == registry.schema(3)
+    assert registry.find([4, 3]).keys() == {3, 4}
+    assert fake.asked == ["/schemas/ids/3", "/schemas/ids/4"]
 
 
 @pytest.mark.slow
@@ -216,8 +213,7 @@ def test_a_real_registry_answers_as_expected(tmp_path: Path):
     with running_registry(tmp_path) as url, SchemaRegistryClient({"url": url}) as client:
         schema_id = client.register_schema("orders-value", Schema(text, "AVRO"))
         registry = BlockingRegistry(SchemaRegistryConfig(url=url, allowed_networks=LOOPBACK))
-        registry.prepare([schema_id, 999_999])
-        found = registry.schema(schema_id)
-        assert (found.kind, json.loads(found.text)) == ("AVRO", json.loads(text))
-        with pytest.raises(UnknownSchema):
-            registry.schema(999_999)
+        found = registry.find([schema_id, 999_999])
+        assert found.keys() == {schema_id}
+        assert found[schema_id].kind == "AVRO"
+        assert json.loads(found[schema_id].text) == json.loads(text)

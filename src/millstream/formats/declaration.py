@@ -35,7 +35,8 @@ def choose_format(
 
     Options take precedence over configs. If the option `valueFormat` names another format than the
     topic declares, the option `valueSchema` is required too: the declared schema does not fit.
-    With a registry, Avro values have schema ids, and each is read with the schema of its id.
+    With a registry, Avro values have schema ids unless an option says otherwise, and each is read
+    with the schema of its id.
     Raises `InvalidConfig` for options that are invalid or do not go together.
     """
     given = {name.lower(): value for name, value in options.items()}
@@ -62,11 +63,6 @@ def choose_format(
     if kind == "json":
         return JsonFormat(arrow_schema(schema))
     framing = _framing(given, AvroFraming.NONE if registry is None else AvroFraming.CONFLUENT)
-    if registry is not None and framing is AvroFraming.NONE:
-        raise InvalidConfig(
-            f"{AVRO_FRAMING} must be confluent with a schema registry, got none: values without a"
-            " schema id are not looked up"
-        )
     return AvroFormat(schema, framing=framing, schema_id=_schema_id(given), registry=registry)
 
 

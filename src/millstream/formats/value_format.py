@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -54,12 +54,8 @@ class ValueFormat(Protocol):
 class SchemaLookup(Protocol):
     """Schemas that values were written with, by the id in front of each: a schema registry."""
 
-    def prepare(self, schema_ids: Sequence[int]) -> None:
-        """Find schemas, of which some may be unknown; raises `Unavailable` if nobody answers."""
-        ...
-
-    def schema(self, schema_id: int) -> RegisteredSchema:
-        """Return a schema that was prepared; raises `UnknownSchema`."""
+    def find(self, schema_ids: Sequence[int]) -> Mapping[int, RegisteredSchema]:
+        """Return the schemas that exist; raises `Unavailable` if nobody can say."""
         ...
 
 

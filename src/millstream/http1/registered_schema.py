@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-URL_VARIABLE = "MILLSTREAM_SCHEMA_REGISTRY_URL"
 CREDENTIALS_VARIABLE = "MILLSTREAM_SCHEMA_REGISTRY_CREDENTIALS"
-"""Variables with the address of the registry, and with the credentials themselves."""
+"""Variable with the credentials themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

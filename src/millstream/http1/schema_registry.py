@@ -196,33 +196,32 @@ class BlockingRegistry:
         self._registry = SchemaRegistry(config)
         self._seconds_max = seconds_max
 
-    def prepare(self, schema_ids: Sequence[int]) -> None:
-        """Find schemas; raises `Unavailable` if the registry does not answer in time."""
-        wanted = [schema_id for schema_id in schema_ids if self._is_new(schema_id)]
+    def find(self, schema_ids: Sequence[int]) -> Mapping[int, RegisteredSchema]:
+        """Return the schemas that exist; raises `Unavailable` if the registry does not answer."""
+        found: dict[int, RegisteredSchema] = {}
+        wanted = []
+        for schema_id in schema_ids:
+            try:
+                known = self._registry.known(schema_id)
+            except UnknownSchema:
+                continue
+            if known is None:
+                wanted.append(schema_id)
+            else:
+                found[schema_id] = known
         if wanted:
             # In a thread of its own: the caller may have an event loop that runs, as notebooks do.
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(asyncio.run, self._find(wanted)).result()
-
-    def schema(self, schema_id: int) -> RegisteredSchema:
-        """Return a schema that was prepared; raises `UnknownSchema`."""
-        found = self._registry.known(schema_id)
-        if found is None:
-            raise _unknown(schema_id)
+                found |= pool.submit(asyncio.run, self._ask(wanted)).result()
         return found
 
-    def _is_new(self, schema_id: int) -> bool:
-        try:
-            return self._registry.known(schema_id) is None
-        except UnknownSchema:
-            return False
-
-    async def _find(self, schema_ids: Sequence[int]) -> None:
+    async def _ask(self, schema_ids: Sequence[int]) -> dict[int, RegisteredSchema]:
         deadline = time.monotonic() + self._seconds_max
+        found = {}
         for schema_id in schema_ids:
             while True:
                 try:
-                    await self._registry.find(schema_id)
+                    found[schema_id] = await self._registry.find(schema_id)
                 except UnknownSchema:
                     pass
                 except Unavailable:
@@ -231,6 +230,7 @@ class BlockingRegistry:
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
                 break
+        return found
 
 
 def _unknown(schema_id: int) -> UnknownSchema:

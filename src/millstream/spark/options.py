@@ -22,7 +22,6 @@ from millstream.errors import InvalidConfig
 from millstream.formats.bad_records import OnBadRecord, bad_records_from
 from millstream.http1.registered_schema import (
     CREDENTIALS_VARIABLE,
-    URL_VARIABLE,
     SchemaRegistryConfig,
 )
 from millstream.protocols.kafka.pipeline_client_id import CLIENT_ID_LENGTH_MAX
@@ -127,8 +126,7 @@ _VALUE = {
     "schemaRegistryUrl": OptionHelp(
         "Address of a schema registry. Avro values are read with the schema that they were written"
         " with, and become columns of `valueSchema`"
-        " ([how](../guides/schemas.md#a-schema-registry)). Default: the variable"
-        f" `{URL_VARIABLE}`."
+        " ([how](../guides/schemas.md#a-schema-registry))."
     ),
     "schemaRegistryCredentialsFile": OptionHelp(
         "File with `user:password` or `Bearer <token>` for the registry in its first line, on the"
@@ -484,7 +482,7 @@ def _value(reader: _OptionReader) -> ValueOptions:
 
 def _registry(reader: _OptionReader) -> SchemaRegistryConfig | None:
     """Return the schema registry. Who writes a query may let it connect to any address."""
-    url = reader.get("schemaRegistryUrl") or os.environ.get(URL_VARIABLE)
+    url = reader.get("schemaRegistryUrl")
     files = reader.subset("schemaRegistryCredentialsFile", "schemaRegistryCaFile")
     if not url:
         if files:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.errors import Unavailable, UnknownSchema
+from millstream.errors import Unavailable
 from millstream.formats.avro.avro_format import AvroFormat, AvroFraming
 from millstream.http1.registered_schema import RegisteredSchema
 
@@ -30,14 +30,13 @@ class KnownSchemas:
         self.is_down = is_down
         self.asked: list[int] = []
 
-    def prepare(self, schema_ids: Sequence[int]) -> None:
+    def find(self, schema_ids: Sequence[int]) -> Mapping[int, RegisteredSchema]:
         if self.is_down:
             raise Unavailable("schema registry: connection refused")
         self.asked += schema_ids
+        return {one: self._schema(one) for one in schema_ids if one in self.schemas}
 
-    def schema(self, schema_id: int) -> RegisteredSchema:
-        if schema_id not in self.schemas:
-            raise UnknownSchema(f"schema id {schema_id} is not in the schema registry")
+    def _schema(self, schema_id: int) -> RegisteredSchema:
         found = self.schemas[schema_id]
         if isinstance(found, RegisteredSchema):
             return found
@@ -366,6 +365,18 @@ def test_an_id_is_asked_for_once() -> None:
     for _ in range(3):
         form.decode(values)
     assert registry.asked == [1]
+
+
+def test_more_schemas_than_are_kept_compiled_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.formats.avro.avro_format.PROGRAMS_MAX", 2)
+    reader = record(("a", "long"))
+    written = {one: record(("x", "int"), ("a", "int")) for one in range(5)}
+    form = opened(reader, written)
+    for ids in ([0], [0, 1], [1, 2, 0], [3, 0, 4]):
+        values = [framed(one, written[one], {"x": 9, "a": one}) for one in ids]
+        decoded = form.decode(pa.array(values, pa.binary()))
+        assert not decoded.bad.size
+        assert decoded.columns[0].to_pylist() == ids
 
 
 SCALARS = {

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import InvalidConfig, UnknownSchema
+from millstream.errors import InvalidConfig
 from millstream.formats.avro.avro_program import compile_program
 from millstream.formats.avro.avro_schema import (
     AvroType,
@@ -112,14 +112,12 @@ class AvroFormat:
         missing = [one for one in schema_ids if one not in self._written]
         if not missing:
             return
-        registry.prepare(missing)
         if len(self._written) + len(missing) > PROGRAMS_MAX:
             self._written.clear()
-        for schema_id in missing:
+            missing = list(schema_ids)
+        for schema_id, schema in registry.find(missing).items():
             try:
-                self._written[schema_id] = self._compile(registry.schema(schema_id))
-            except UnknownSchema:
-                continue  # The registry remembers it, for some time.
+                self._written[schema_id] = self._compile(schema)
             except InvalidConfig as error:
                 self._written[schema_id] = error
 
