@@ -251,14 +251,6 @@ class InvalidRecord(RequestError):
     """The topic does not accept this record: a key is missing, or it is not allowed there."""
 
 
-class InvalidValue(InvalidRecord):
-    """The value of a record does not fit the schema of its topic, which checks values."""
-
-
-class UnknownSchema(InvalidRecord):
-    """A value has the id of a schema that the schema registry does not have."""
-
-
 class BadRecord(RequestError):
     """A record's value does not match the value format of its topic or reader."""
 

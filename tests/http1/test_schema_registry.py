@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from millstream.errors import InvalidConfig, Unavailable, UnknownSchema
+from millstream.errors import InvalidConfig, Unavailable
 from millstream.http1.registered_schema import (
     CREDENTIALS_VARIABLE,
     RegisteredSchema,
     SchemaRegistryConfig,
 )
-from millstream.http1.schema_registry import BlockingRegistry, SchemaRegistry
+from millstream.http1.schema_registry import BlockingRegistry, SchemaRegistry, UnknownSchema
 from tests.registry import running_registry
 
 LOOPBACK = ("127.0.0.0/8",)

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from millstream.errors import InvalidConfig, Unavailable, UnknownSchema
+from millstream.errors import InvalidConfig, InvalidRecord, Unavailable
 from millstream.http1.outbound import OutboundClient
 from millstream.http1.registered_schema import (
     CREDENTIALS_VARIABLE,
@@ -48,6 +48,10 @@ T = TypeVar("T")
 
 _NO_SUCH_SCHEMA = 40403
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class UnknownSchema(InvalidRecord):
+    """A value has the id of a schema that the registry does not have."""
 
 
 class _Reference(msgspec.Struct):

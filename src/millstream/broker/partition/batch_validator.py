@@ -17,12 +17,12 @@ from crc32c import crc32c
 from millstream.broker.partition.value_check import FAULTS_MAX, ValueCheck, ValueFault
 from millstream.config.schema import LogConfig
 from millstream.errors import (
+    BadRecord,
     BatchTooLarge,
     CorruptBatch,
     InvalidBatch,
     InvalidRecord,
     InvalidTimestamp,
-    InvalidValue,
     RequestError,
 )
 from millstream.records.batch import (
@@ -143,7 +143,7 @@ class InvalidBatchRecord(InvalidRecord):
         return InvalidBatchRecord, (self.record_indexes,)
 
 
-class InvalidBatchValues(InvalidBatchRecord, InvalidValue):
+class InvalidBatchValues(BadRecord, InvalidBatchRecord):
     """A topic does not accept a batch because some of its values do not fit the schema."""
 
     def __init__(self, faults: Sequence[tuple[int, str]]) -> None:

@@ -6,8 +6,8 @@ from millstream.broker.partition.batch_validator import InvalidBatchRecord, Inva
 from millstream.broker.partition.value_check import ValueFault
 from millstream.errors import (
     BACKPRESSURE_KINDS,
+    BadRecord,
     DeadlineExceeded,
-    InvalidValue,
     MillstreamError,
     NotLeader,
     OutcomeUnknown,
@@ -62,7 +62,7 @@ def _invalid_records(response: AppendBatchResponse) -> MillstreamError:
 
     Only the first of these reasons is sent, in the message.
     """
-    if response.error_name != code_of(InvalidValue):
+    if response.error_name != code_of(BadRecord):
         return InvalidBatchRecord(response.invalid_records)
     first, *others = response.invalid_records
     reason = response.error_message.partition(": ")[2].partition("; nor do records ")[0]

@@ -103,7 +103,7 @@ def test_over_http_the_record_is_named_by_its_position_in_the_request(client, br
     records = [{"value": {"id": number}, "key": str(number)} for number in range(4)]
     records[2]["value"] = {"name": "nobody"}
     answer = ask(broker.url, "POST", f"/v1/topics/{topic}/records", _body(records))
-    assert (answer.status, answer.code) == (422, "invalid_value")
+    assert (answer.status, answer.code) == (422, "bad_record")
     assert "record 2 does not fit the topic's schema: field id" in answer.message
     assert answer.json["error"]["detail"] == {"records": [2]}
     assert ask(broker.url, "POST", f"/v1/topics/{topic}/records", _body(records[:2])).status == 201
