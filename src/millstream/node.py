@@ -34,6 +34,7 @@ from millstream.config.schema import (
     is_unspecified,
 )
 from millstream.errors import InvalidConfig, MillstreamError
+from millstream.formats.value_check import FormatCheck
 from millstream.observe.loop_watch import LoopWatch
 from millstream.observe.metrics.node_metrics import NodeMetrics
 from millstream.observe.metrics.telemetry import TelemetryCounters
@@ -185,6 +186,7 @@ class Node:
                 open_cluster=self._open_cluster if is_clustered else None,
                 access_config=config.access,
             )
+            broker.value_checks.make = FormatCheck
             await self._open_jwt_logins(broker)
             kafka = self._kafka = KafkaListener(
                 broker,

@@ -46,6 +46,7 @@ class Config:
     timestamp_before_max_ms: int = 2**63 - 1
     timestamp_after_max_ms: int = 3_600_000
     compression_type: str = "producer"
+    checked_values: tuple[str, str] | None = None
     log: LogConfig = LogConfig()  # noqa: RUF009 - frozen
 
     lake: int | None = None

@@ -32,6 +32,7 @@ from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.partition.batch_opener import BatchOpener, DecompressionBudget
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.producers.seen_ids import greatest_producer_id
+from millstream.broker.partition.value_check import ValueChecks
 from millstream.broker.problems import Problem, ProblemCode
 from millstream.broker.queues.dead_letter_box import DeadLetterBox
 from millstream.broker.queues.job_source import HoldReports, JobSource
@@ -150,6 +151,8 @@ class Broker:
         self.appends = RecordAppender(clock)
         self.opener = BatchOpener(DecompressionBudget(config, timers=timers))
         """Decompresses batches for all partitions, within one budget of memory."""
+        self.value_checks = ValueChecks()
+        """Checks values against the schema of their topic, once it is told how."""
         self._cluster = cluster
         self.topics = Topics(
             metadata=metadata,
@@ -407,6 +410,7 @@ class Broker:
             clock=self.clock,
             producer_id_expiration_ms=self.config.producer_id_expiration_ms,
             opener=self.opener,
+            value_checks=self.value_checks,
         )
         if self._cluster is not None:
             self._cluster.add_partition(topic, partition)

@@ -6,6 +6,7 @@
     schema_json.py    Spark's JSON form of schemas, to Arrow
     typed_batch.py    adds typed columns to a batch of records and handles bad records
     dead_letters.py   bad records as records of another topic
+    value_check.py    whether the values of a batch can be read, for topics that check them
     json/             JSON objects, with a schema in Spark's notation
     avro/             Avro records, with an Avro schema
     layout/           the tables and kernels that JSON and Avro share

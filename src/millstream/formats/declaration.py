@@ -12,7 +12,7 @@ from millstream.formats.ddl import parse_ddl
 from millstream.formats.json.json_format import JsonFormat
 from millstream.formats.names import VALUE_FORMAT_CONFIG, VALUE_SCHEMA_CONFIG
 from millstream.formats.schema_json import parse_schema_json
-from millstream.formats.value_format import RawFormat, ValueFormat
+from millstream.formats.value_format import RawFormat, SchemaLookup, ValueFormat
 
 VALUE_FORMAT = "valueFormat"
 VALUE_SCHEMA = "valueSchema"
@@ -25,11 +25,18 @@ FORMATS = ("raw", "json", "avro")
 _SCHEMA_ID_MAX = 2**31 - 1
 
 
-def choose_format(options: Mapping[str, str], declared: Mapping[str, str]) -> ValueFormat:
+def choose_format(
+    options: Mapping[str, str],
+    declared: Mapping[str, str],
+    *,
+    registry: SchemaLookup | None = None,
+) -> ValueFormat:
     """Return the format of the values of a topic with the configs `declared`.
 
     Options take precedence over configs. If the option `valueFormat` names another format than the
     topic declares, the option `valueSchema` is required too: the declared schema does not fit.
+    With a registry, Avro values have schema ids unless an option says otherwise, and each is read
+    with the schema of its id.
     Raises `InvalidConfig` for options that are invalid or do not go together.
     """
     given = {name.lower(): value for name, value in options.items()}
@@ -55,7 +62,8 @@ def choose_format(options: Mapping[str, str], declared: Mapping[str, str]) -> Va
         )
     if kind == "json":
         return JsonFormat(arrow_schema(schema))
-    return AvroFormat(schema, framing=_framing(given), schema_id=_schema_id(given))
+    framing = _framing(given, AvroFraming.NONE if registry is None else AvroFraming.CONFLUENT)
+    return AvroFormat(schema, framing=framing, schema_id=_schema_id(given), registry=registry)
 
 
 def arrow_schema(text: str) -> pa.Schema:
@@ -63,8 +71,8 @@ def arrow_schema(text: str) -> pa.Schema:
     return parse_schema_json(text) if text.lstrip().startswith("{") else parse_ddl(text)
 
 
-def _framing(given: Mapping[str, str]) -> AvroFraming:
-    text = given.get(AVRO_FRAMING.lower(), AvroFraming.NONE.value).strip().lower()
+def _framing(given: Mapping[str, str], default: AvroFraming) -> AvroFraming:
+    text = given.get(AVRO_FRAMING.lower(), default.value).strip().lower()
     try:
         return AvroFraming(text)
     except ValueError:

@@ -16,7 +16,8 @@ COLUMN_NAMES = (
 
 VALUE_FORMAT_CONFIG = "millstream.value.format"
 VALUE_SCHEMA_CONFIG = "millstream.value.schema"
-"""Topic configs that declare a format. The node stores them and does not interpret records."""
+VALUE_CHECK_CONFIG = "millstream.value.check"
+"""Topic configs that declare a format, and whether the node checks records against it."""
 
 LAKE_TABLE_CONFIG = "millstream.lake.table"
 """Topic config with the address of the topic's table in a lake."""

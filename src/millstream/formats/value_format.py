@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+
+from millstream.http1.registered_schema import RegisteredSchema
 
 if TYPE_CHECKING:  # Processes that only read options do not load Numba.
     from millstream.records.kernels.compiler import Int64s, Octets
@@ -46,6 +48,14 @@ class ValueFormat(Protocol):
 
         Raises `InvalidRecord`, with the row, if a value is not allowed by the schema.
         """
+        ...
+
+
+class SchemaLookup(Protocol):
+    """Schemas that values were written with, by the id in front of each: a schema registry."""
+
+    def find(self, schema_ids: Sequence[int]) -> Mapping[int, RegisteredSchema]:
+        """Return the schemas that exist; raises `Unavailable` if nobody can say."""
         ...
 
 

@@ -27,6 +27,7 @@ from millstream.http1.public_addresses import is_allowed_address, parse_networks
 from millstream.http1.response_reader import ResponseReader
 
 HTTPS_PORT = 443
+HTTP_PORT = 80
 HEAD_SIZE_MAX = 16 * 1024
 URL_LENGTH_MAX = 2_000
 
@@ -44,14 +45,18 @@ class OutboundTarget(NamedTuple):
     port: int
     target: str
     """Path and query."""
+    is_tls: bool = True
 
     @property
     def authority(self) -> str:
         """Host and port, as in a header."""
-        return self.host if self.port == HTTPS_PORT else f"{self.host}:{self.port}"
+        usual = HTTPS_PORT if self.is_tls else HTTP_PORT
+        return self.host if self.port == usual else f"{self.host}:{self.port}"
 
 
-def parse_outbound_url(url: str, allowed_hosts: Sequence[str]) -> OutboundTarget:
+def parse_outbound_url(
+    url: str, allowed_hosts: Sequence[str], *, is_plain_allowed: bool = False
+) -> OutboundTarget:
     """Return where a URL leads; raise `InvalidConfig` unless the operator has allowed its host."""
     shown = url[:200]
     # Parsers disagree about spaces, backslashes and letters beyond ASCII in a host.
@@ -62,15 +67,18 @@ def parse_outbound_url(url: str, allowed_hosts: Sequence[str]) -> OutboundTarget
         port = parts.port
     except ValueError as error:
         raise InvalidConfig(f"address {shown!r} is not a URL: {error}") from None
-    if parts.scheme != "https":
-        raise InvalidConfig(f"address {shown!r} must begin with https://")
+    is_tls = parts.scheme == "https"
+    if not is_tls and not (is_plain_allowed and parts.scheme == "http"):
+        allowed = "https:// or http://" if is_plain_allowed else "https://"
+        raise InvalidConfig(f"address {shown!r} must begin with {allowed}")
     if "@" in parts.netloc:
         raise InvalidConfig(f"address of {parts.hostname!r} must not contain a user")
     if parts.fragment or "#" in url:
         raise InvalidConfig(f"address {shown!r} must not have a fragment")
     host = parts.hostname or ""
-    port = HTTPS_PORT if port is None else port
-    name = host if port == HTTPS_PORT else f"{host}:{port}"
+    usual = HTTPS_PORT if is_tls else HTTP_PORT
+    port = usual if port is None else port
+    name = host if port == usual else f"{host}:{port}"
     # Hosts are compared as they are written: there is no second way to write one that is allowed.
     if parts.netloc not in (name, f"{host}:{port}") or not (
         name in allowed_hosts or f"{host}:{port}" in allowed_hosts
@@ -82,7 +90,20 @@ def parse_outbound_url(url: str, allowed_hosts: Sequence[str]) -> OutboundTarget
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if _TARGET.fullmatch(target) is None:
         raise InvalidConfig(f"address {shown!r} has no valid path")
-    return OutboundTarget(host, port, target)
+    return OutboundTarget(host, port, target, is_tls)
+
+
+class OutboundAnswer(NamedTuple):
+    """What a server answers."""
+
+    status: int
+    body: bytes
+
+    @property
+    def refusal(self) -> str:
+        """The reason why an answer without 200 is of no use."""
+        more = ", and redirects are not followed" if 300 <= self.status < 400 else ""
+        return f"the answer has the status {self.status}{more}"
 
 
 async def resolve_by_system(host: str, port: int) -> Sequence[str]:
@@ -101,29 +122,43 @@ class OutboundClient:
         allowed_hosts: Sequence[str] = (),
         allowed_networks: Sequence[str] = (),
         ca_file: str | None = None,
+        is_plain_allowed: bool = False,
         resolve: Resolve = resolve_by_system,
     ) -> None:
-        """Take the settings of the table `outbound`."""
+        """Take the settings of the table `outbound`, and whether addresses may be without TLS."""
         self._allowed_hosts = allowed_hosts
         self._allowed_networks = parse_networks(allowed_networks)
         self._ca_file = ca_file
+        self._is_plain_allowed = is_plain_allowed
         self._resolve = resolve
         self._context: ssl.SSLContext | None = None
 
     def check(self, url: str) -> None:
         """Raise `InvalidConfig` unless requests may be sent to a URL, without sending any."""
-        parse_outbound_url(url, self._allowed_hosts)
-        self._ssl_context()
+        if self._target(url).is_tls:
+            self._ssl_context()
+
+    def _target(self, url: str) -> OutboundTarget:
+        return parse_outbound_url(url, self._allowed_hosts, is_plain_allowed=self._is_plain_allowed)
 
     async def get(self, url: str, *, size_max: int, seconds_max: float) -> bytes:
         """Return what a server answers to a GET with 200.
 
         Raises `InvalidConfig` if the address is not allowed, `Unavailable` if there is no answer.
         """
-        target = parse_outbound_url(url, self._allowed_hosts)
+        answer = await self.ask(url, size_max=size_max, seconds_max=seconds_max)
+        if answer.status != HTTPStatus.OK:
+            raise Unavailable(f"{self._target(url).authority}: {answer.refusal}")
+        return answer.body
+
+    async def ask(
+        self, url: str, *, size_max: int, seconds_max: float, authorization: str | None = None
+    ) -> OutboundAnswer:
+        """Return what a server answers to a GET, with any status; raises as `get`."""
+        target = self._target(url)
         try:
             async with asyncio.timeout(seconds_max):
-                return await self._get(target, size_max)
+                return await self._ask(target, size_max, authorization)
         except TimeoutError:
             raise Unavailable(f"{target.authority}: no answer in {seconds_max:g} s") from None
         except (OSError, ssl.SSLError) as error:
@@ -133,7 +168,9 @@ class OutboundClient:
         except MillstreamError as error:
             raise Unavailable(f"{target.authority}: {error}") from error
 
-    async def _get(self, target: OutboundTarget, size_max: int) -> bytes:
+    async def _ask(
+        self, target: OutboundTarget, size_max: int, authorization: str | None
+    ) -> OutboundAnswer:
         addresses = list(dict.fromkeys(await self._resolve(target.host, target.port)))
         if not addresses:
             raise Unavailable("the host has no address")
@@ -147,11 +184,11 @@ class OutboundClient:
             lambda: AsyncConnection(target.authority),
             addresses[0],
             target.port,
-            ssl=self._ssl_context(),
-            server_hostname=target.host,
+            ssl=self._ssl_context() if target.is_tls else None,
+            server_hostname=target.host if target.is_tls else None,
         )
         try:
-            return await _answer(connection, target, size_max)
+            return await _answer(connection, target, size_max, authorization)
         finally:
             connection.close()
 
@@ -168,15 +205,15 @@ class OutboundClient:
         return self._context
 
 
-async def _answer(connection: AsyncConnection, target: OutboundTarget, size_max: int) -> bytes:
+async def _answer(
+    connection: AsyncConnection, target: OutboundTarget, size_max: int, authorization: str | None
+) -> OutboundAnswer:
     reader = ResponseReader(head_size_max=HEAD_SIZE_MAX, body_size_max=size_max)
+    identity = "" if authorization is None else f"Authorization: {authorization}\r\n"
     request = (
         f"GET {target.target} HTTP/1.1\r\nHost: {target.authority}\r\nAccept: application/json\r\n"
-        "User-Agent: millstream\r\nConnection: close\r\n\r\n"
+        f"User-Agent: millstream\r\n{identity}Connection: close\r\n\r\n"
     )
     connection.begin([request.encode("ascii")], reader, is_stream=False)
     await connection.more()
-    if reader.status != HTTPStatus.OK:
-        more = ", and redirects are not followed" if 300 <= reader.status < 400 else ""
-        raise Unavailable(f"the answer has the status {reader.status}{more}")
-    return reader.body
+    return OutboundAnswer(reader.status, reader.body)

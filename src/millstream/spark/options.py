@@ -7,6 +7,7 @@ format. Spark passes options as strings, with names in any case.
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Mapping
@@ -19,6 +20,10 @@ from millstream.clients.partition import Isolation
 from millstream.config.schema import MIB
 from millstream.errors import InvalidConfig
 from millstream.formats.bad_records import OnBadRecord, bad_records_from
+from millstream.http1.registered_schema import (
+    CREDENTIALS_VARIABLE,
+    SchemaRegistryConfig,
+)
 from millstream.protocols.kafka.pipeline_client_id import CLIENT_ID_LENGTH_MAX
 from millstream.records.compression import Codec
 from millstream.records.topic_partition import TopicPartition
@@ -112,10 +117,28 @@ _VALUE = {
         "Schema of the values: for `json` a Spark schema, as DDL or JSON; for `avro` an Avro"
         " schema. Default: the schema that the topic declares."
     ),
-    "avroFraming": OptionHelp("`none` (default), or `confluent` for values with a schema id."),
+    "avroFraming": OptionHelp(
+        "`none`, or `confluent` for values with a schema id. Default: `none`, or `confluent` with a"
+        " schema registry."
+    ),
     "avroSchemaId": OptionHelp(
         "Schema id of `valueSchema`, with `confluent`: a sink writes it, and a value with another"
-        " id cannot be decoded. Default: a reader accepts all ids."
+        " id cannot be decoded. Default: a reader accepts all ids. With a schema registry, a reader"
+        " finds the schema of each id instead."
+    ),
+    "schemaRegistryUrl": OptionHelp(
+        "Address of a schema registry. Avro values are read with the schema that they were written"
+        " with, and become columns of `valueSchema`"
+        " ([how](../guides/schemas.md#a-schema-registry))."
+    ),
+    "schemaRegistryCredentialsFile": OptionHelp(
+        "File with `user:password` or `Bearer <token>` for the registry in its first line, on the"
+        f" driver and on all executors. Default: the variable `{CREDENTIALS_VARIABLE}`, which has"
+        " the credentials themselves."
+    ),
+    "schemaRegistryCaFile": OptionHelp(
+        "File (PEM) with the authorities that the certificate of the registry must be signed by, on"
+        " the driver and on all executors. Default: those of the system."
     ),
 }
 
@@ -281,6 +304,7 @@ class ValueOptions:
     prefix: str = ""
     on_bad: OnBadRecord = OnBadRecord.FAIL
     dead_letter_topic: str | None = None
+    registry: SchemaRegistryConfig | None = None
 
     @property
     def format(self) -> str | None:
@@ -483,7 +507,28 @@ def _value(reader: _OptionReader) -> ValueOptions:
         prefix=reader.get("valuePrefix") or "",
         on_bad=bad.on_bad,
         dead_letter_topic=bad.topic,
+        registry=_registry(reader),
     )
+
+
+def _registry(reader: _OptionReader) -> SchemaRegistryConfig | None:
+    """Return the schema registry. Who writes a query may let it connect to any address."""
+    url = reader.get("schemaRegistryUrl")
+    files = reader.subset("schemaRegistryCredentialsFile", "schemaRegistryCaFile")
+    if not url:
+        if files:
+            raise InvalidConfig(f"{next(iter(files))} requires the option schemaRegistryUrl")
+        return None
+    return SchemaRegistryConfig(
+        url=url,
+        credentials_file=_absolute(files.get("schemaRegistryCredentialsFile")),
+        ca_file=_absolute(files.get("schemaRegistryCaFile")),
+        allowed_networks=("0.0.0.0/0", "::/0"),
+    )
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
 
 
 def _partition_number(value: object) -> int:

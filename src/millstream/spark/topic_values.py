@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millstream.clients.partition import RecordSource
-    from millstream.formats.value_format import ValueFormat
+    from millstream.formats.value_format import SchemaLookup, ValueFormat
+    from millstream.http1.registered_schema import SchemaRegistryConfig
 
 RAW = "raw"
+
+_registries: dict[SchemaRegistryConfig, SchemaLookup] = {}
+"""A query has one registry, so this does not grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,25 @@ class TopicValues:
         """Return the format of the values; raises `InvalidConfig` for an invalid schema."""
         from millstream.formats.declaration import choose_format  # noqa: PLC0415
 
-        return choose_format(self.options.format_options, dict(self.declared))
+        return choose_format(
+            self.options.format_options, dict(self.declared), registry=self._registry()
+        )
+
+    def _registry(self) -> SchemaLookup | None:
+        """Return the schema registry, if the values have the ids of schemas."""
+        declared = dict(self.declared).get(VALUE_FORMAT_CONFIG, RAW)
+        if self.options.registry is None or (self.options.format or declared) != "avro":
+            return None
+        return open_registry(self.options.registry)
+
+
+def open_registry(config: SchemaRegistryConfig) -> SchemaLookup:
+    """Return a schema registry, whose answers this process remembers."""
+    from millstream.http1.schema_registry import BlockingRegistry  # noqa: PLC0415
+
+    if config not in _registries:
+        _registries[config] = BlockingRegistry(config)
+    return _registries[config]
 
 
 def find_values(source: RecordSource, topics: Sequence[str], options: ValueOptions) -> TopicValues:

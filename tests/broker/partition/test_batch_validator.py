@@ -44,6 +44,7 @@ class Config:
     timestamp_before_max_ms: int = 2**63 - 1
     timestamp_after_max_ms: int = HOUR_MS
     compression_type: str = "producer"
+    checked_values: tuple[str, str] | None = None
 
     def log_config(self) -> LogConfig:
         return LogConfig()

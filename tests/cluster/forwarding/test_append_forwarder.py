@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from millstream.broker.partition.batch_validator import InvalidBatchRecord
+from millstream.broker.partition.batch_validator import InvalidBatchRecord, InvalidBatchValues
 from millstream.broker.partition.partition import Partition
 from millstream.cluster.forwarding.append_errors import append_error_response
 from millstream.cluster.forwarding.append_forwarder import AppendForwarder
@@ -154,6 +154,7 @@ async def test_an_unknown_outcome_is_an_error_and_nothing_is_sent_again(
         DeadlineExceeded("disk is slow", "limit"),
         LeaderNotAvailable("none"),
         InvalidBatchRecord([1]),
+        InvalidBatchValues([(1, "field id: the value is missing")]),
     ],
 )
 @in_loop

@@ -142,6 +142,8 @@ def _inspect_inline(
     """Inspect the records on the event loop; return `None` if that would take long."""
     if len(batch) > INLINE_SIZE_MAX or not sizes_of([(header, batch)]).is_inline:
         return None
+    if not validator.may_inspect_inline:
+        return None
     try:
         return validator.inspect(header, batch, size_max=INLINE_BYTES_MAX)
     except OversizedBody:  # It is larger than it says.

@@ -2,8 +2,9 @@
 
 The order of the checks and their errors are Kafka's. Every check looks at the header and the
 checksum. Records are inspected only if the topic requires it: on a compacted topic every record
-needs a key, a topic with a codec of its own stores no other, and the jobs of a queue are delivered
-one by one. Then a batch is refused if its records cannot be decoded.
+needs a key, a topic with a codec of its own stores no other, the jobs of a queue are delivered
+one by one, and a topic may have its values checked against their schema. Then a batch is refused
+if its records cannot be decoded.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any, Protocol
 
 from crc32c import crc32c
 
+from millstream.broker.partition.value_check import FAULTS_MAX, ValueCheck, ValueFault
 from millstream.config.schema import LogConfig
 from millstream.errors import (
+    BadRecord,
     BatchTooLarge,
     CorruptBatch,
     InvalidBatch,
@@ -85,6 +88,11 @@ class PartitionConfig(Protocol):
         ...
 
     @property
+    def checked_values(self) -> tuple[str, str] | None:
+        """Format and schema that values must have, or `None`."""
+        ...
+
+    @property
     def timestamp_type(self) -> str:
         """`CreateTime` if producers set timestamps, `LogAppendTime` if the broker does."""
         ...
@@ -131,13 +139,38 @@ class InvalidBatchRecord(InvalidRecord):
         """Index of the first of the records."""
         return self.record_indexes[0]
 
-    @staticmethod
-    def reason(index: int) -> str:
+    def reason(self, index: int) -> str:
         """Return why the record at `index` is rejected."""
         return f"record {index} has no key, which a compacted topic requires"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return InvalidBatchRecord, (self.record_indexes,)
+
+
+class InvalidBatchValues(BadRecord, InvalidBatchRecord):
+    """A topic does not accept a batch because some of its values do not fit the schema."""
+
+    def __init__(self, faults: Sequence[tuple[int, str]]) -> None:
+        self._reasons = dict(faults)
+        first, *others = self._reasons
+        message = self.reason(first)
+        if others:
+            more = ", ..." if len(others) > _OTHERS_SHOWN else ""
+            message += f"; nor do records {', '.join(map(str, others[:_OTHERS_SHOWN]))}{more}"
+        InvalidRecord.__init__(self, message)
+        self.record_indexes = tuple(self._reasons)
+
+    @property
+    def faults(self) -> Sequence[ValueFault]:
+        """The records, in their order."""
+        return tuple(ValueFault(index, reason) for index, reason in self._reasons.items())
+
+    def reason(self, index: int) -> str:
+        """Return why the record at `index` is rejected."""
+        return f"record {index} does not fit the topic's schema: {self._reasons[index]}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InvalidBatchValues, (self.faults,)
 
 
 class BatchValidator:
@@ -150,12 +183,19 @@ class BatchValidator:
         "_is_compacted",
         "_is_queue",
         "_size_max",
+        "_value_check",
         "decompressed_max",
         "is_append_time",
         "is_header_enough",
     )
 
-    def __init__(self, config: PartitionConfig, *, is_queue: bool = False) -> None:
+    def __init__(
+        self,
+        config: PartitionConfig,
+        *,
+        is_queue: bool = False,
+        value_check: ValueCheck | None = None,
+    ) -> None:
         self._size_max = config.message_bytes_max
         self.decompressed_max = min(BODY_SIZE_MAX, DECOMPRESSION_RATIO_MAX * self._size_max)
         """The greatest decompressed size of a batch."""
@@ -163,6 +203,7 @@ class BatchValidator:
         self._after_ms = config.timestamp_after_max_ms
         self._is_compacted = "compact" in config.cleanup_policy
         self._is_queue = is_queue
+        self._value_check = value_check
         self._codec = _CODECS.get(config.compression_type)
         self.is_append_time = config.timestamp_type == "LogAppendTime"
         """Whether the broker sets the timestamps of records."""
@@ -170,6 +211,7 @@ class BatchValidator:
             not self.is_append_time
             and not self._is_compacted
             and not self._is_queue
+            and self._value_check is None
             and self._codec is None
         )
         """Whether a batch that passed `check` is stored as it is."""
@@ -228,9 +270,15 @@ class BatchValidator:
         """
         return (
             self._is_compacted
+            or self._value_check is not None
             or (self._is_queue and not is_built)
             or (self._codec is not None and header.attributes & CODEC_MASK != self._codec)
         )
+
+    @property
+    def may_inspect_inline(self) -> bool:
+        """Whether small batches may be inspected on the event loop."""
+        return self._value_check is None or self._value_check.is_fast
 
     def inspect(
         self, header: BatchHeader, batch: Bytes, *, size_max: int = BODY_SIZE_MAX
@@ -243,8 +291,10 @@ class BatchValidator:
         try:
             if self._is_compacted:
                 _check_keys(batch, limit)
-            else:
+            elif self._value_check is None:
                 check_records(batch, size_max=limit)
+            if self._value_check is not None:
+                _check_values(self._value_check, batch, limit)
             if self._codec is not None and header.codec != self._codec:
                 batch = recompress(header, batch, self._codec, size_max=limit)
                 header = decode_header(batch)
@@ -278,6 +328,11 @@ class BatchValidator:
 def _check_keys(batch: Bytes, size_max: int) -> None:
     if indexes := keyless_records(batch, size_max=size_max):
         raise InvalidBatchRecord(indexes)
+
+
+def _check_values(check: ValueCheck, batch: Bytes, size_max: int) -> None:
+    if faults := check.faults(batch, size_max=size_max, limit=FAULTS_MAX):
+        raise InvalidBatchValues(faults)
 
 
 def _format_error(magic: int) -> RequestError:

@@ -33,6 +33,7 @@ from millstream.broker.partition.reader import PartitionReader
 from millstream.broker.partition.removal_hooks import PartitionRemovalHooks, RetentionHold
 from millstream.broker.partition.replica import PartitionReplica
 from millstream.broker.partition.replica_producers import ReplicaProducers
+from millstream.broker.partition.value_check import ValueChecks
 from millstream.clock import Clock
 from millstream.config.schema import DAY_MS
 from millstream.errors import (
@@ -92,6 +93,7 @@ class Partition:
         producer_id_expiration_ms: int = DAY_MS,
         background: Executor | None = None,
         opener: BatchOpener | None = None,
+        value_checks: ValueChecks | None = None,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -103,6 +105,7 @@ class Partition:
         self._background = background or LoopThreads()
         self.opener = opener or BatchOpener(executor=self._background)
         """Decompresses batches for all who read records of the partition."""
+        self._value_checks = value_checks or ValueChecks()
         self._watchers: dict[Callable[[], None], None] = {}
         self._is_queue = False
         self.retention_hold: RetentionHold | None = None
@@ -419,7 +422,8 @@ class Partition:
             self._opened.appender.validator = self._validator()
 
     def _validator(self) -> BatchValidator:
-        return BatchValidator(self.config, is_queue=self._is_queue)
+        check = self._value_checks.check_of(self.config.checked_values)
+        return BatchValidator(self.config, is_queue=self._is_queue, value_check=check)
 
     # Watching.
 

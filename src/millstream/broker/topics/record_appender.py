@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from millstream.broker.access.caller import Caller
-from millstream.broker.partition.batch_validator import InvalidBatchRecord
+from millstream.broker.partition.batch_validator import InvalidBatchRecord, InvalidBatchValues
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import Appended
+from millstream.broker.partition.value_check import ValueFault
 from millstream.broker.topics.topic import Topic
 from millstream.clock import Clock
 from millstream.errors import Busy, InvalidRequest, NotLeader
@@ -174,6 +175,13 @@ class RecordAppender:
             ),
             return_exceptions=True,
         )
+        if faults := sorted(
+            ValueFault(group[fault.record], fault.reason)
+            for group, result in zip(rows.values(), results, strict=True)
+            if isinstance(result, InvalidBatchValues)
+            for fault in result.faults
+        ):
+            raise InvalidBatchValues(faults)
         if invalid := sorted(
             group[record_index]
             for group, result in zip(rows.values(), results, strict=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from millstream.broker.partition.batch_validator import InvalidBatchRecord
+from millstream.broker.partition.batch_validator import InvalidBatchRecord, InvalidBatchValues
+from millstream.broker.partition.value_check import ValueFault
 from millstream.errors import (
     BACKPRESSURE_KINDS,
+    BadRecord,
     DeadlineExceeded,
     MillstreamError,
     NotLeader,
@@ -39,7 +41,7 @@ def append_error_response(error: MillstreamError) -> AppendBatchResponse:
 def append_error_of(response: AppendBatchResponse, place: str) -> MillstreamError:
     """Return the error in a response. One that this release does not know is an unknown outcome."""
     if response.invalid_records:
-        return InvalidBatchRecord(response.invalid_records)
+        return _invalid_records(response)
     kind = KINDS.get(response.error_name)
     message = response.error_message
     if kind is None:
@@ -53,3 +55,17 @@ def append_error_of(response: AppendBatchResponse, place: str) -> MillstreamErro
         return kind(message)
     except TypeError:  # It has more than a message, and no append raises it.
         return OutcomeUnknown(f"{place}: {response.error_name}: {message}")
+
+
+def _invalid_records(response: AppendBatchResponse) -> MillstreamError:
+    """Return the error for records without a key, or whose values do not fit the schema.
+
+    Only the first of these reasons is sent, in the message.
+    """
+    if response.error_name != code_of(BadRecord):
+        return InvalidBatchRecord(response.invalid_records)
+    first, *others = response.invalid_records
+    reason = response.error_message.partition(": ")[2].partition("; nor do records ")[0]
+    faults = [ValueFault(first, reason)]
+    faults += [ValueFault(index, f"as record {first}, or for another reason") for index in others]
+    return InvalidBatchValues(faults)

@@ -54,6 +54,8 @@ ENUM: Final = 14
 DECIMAL_BYTES: Final = 15
 DECIMAL_FIXED: Final = 16
 NULL: Final = 17
+SWITCH: Final = 18
+"""A union of written schemas: as many jumps follow as it has branches, its argument."""
 
 _PRIMITIVES = {
     "null": NULL,
@@ -110,6 +112,8 @@ class _Compiler:
             self.add(RECORD, node)
             for (_, field_type), child in zip(kind.fields, children, strict=True):
                 self.value(field_type, child)
+        elif kind.branches:
+            self._union(kind, node)
         elif kind.items is not None:
             self.add(ITEMS, node)
             start = len(self.rows)
@@ -127,6 +131,19 @@ class _Compiler:
             low, high = (int(self._nodes.plan.table[node, limit]) for limit in (LOW, HIGH))
             # In the unit that is written: milliseconds for some columns of microseconds.
             row[LIMIT_LOW], row[LIMIT_HIGH] = -(-low // kind.factor), high // kind.factor
+
+    def _union(self, kind: AvroType, node: int) -> None:
+        """Append the steps of each branch, which end with a jump behind all of them."""
+        children = self._nodes.nodes[node].children
+        self.add(SWITCH, node, len(kind.branches))
+        entries = [self.add(JUMP, node) for _ in kind.branches]
+        exits = []
+        for entry, branch, child in zip(entries, kind.branches, children, strict=True):
+            entry[TARGET] = len(self.rows)
+            self.value(branch, child)
+            exits.append(self.add(JUMP, node))
+        for leave in exits:
+            leave[TARGET] = len(self.rows)
 
     def _decimal(self, kind: AvroType, node: int) -> None:
         row = self.add(DECIMAL_FIXED if kind.kind == "fixed" else DECIMAL_BYTES, node, kind.size)

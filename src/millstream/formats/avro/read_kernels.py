@@ -30,6 +30,7 @@ from millstream.formats.avro.avro_program import (
     OPERATION,
     RECORD,
     STRING,
+    SWITCH,
     TARGET,
     UNION,
 )
@@ -195,6 +196,15 @@ def decode_row(
         elif operation == JUMP:
             step = program[step, TARGET]
             continue
+        elif operation == SWITCH:
+            branch, after = read_long(source, position, end)
+            if after < 0:
+                return position, -after, node
+            if branch < 0 or branch >= program[step, ARGUMENT]:
+                return position, BAD_BRANCH, node
+            slots.states[slot] = PRESENT
+            position = after
+            step += branch
         else:
             after = read_scalar(source, position, end, program, step, slots, slot)
             if after < 0:

@@ -34,9 +34,11 @@ from millstream.broker.topics.configs.topic_settings import (
     TOPIC_CONFIGS,
 )
 from millstream.broker.topics.configs.value_format import (
+    VALUE_CHECK,
     VALUE_FORMAT,
     VALUE_SCHEMA,
     TopicValueFormat,
+    ValueCheckLevel,
 )
 from millstream.config.schema import DAY_MS, GIB, MIB, Discard, Durability, LogConfig
 from millstream.errors import InvalidConfig
@@ -101,7 +103,9 @@ def samples(setting: TopicSetting) -> tuple[list[str], list[str]]:
     if setting.name == VALUE_SCHEMA:
         return ["", "  "], ["x", "{}"]  # Raw values, the default, have no schema.
     if setting.values:
-        good = ["raw"] if setting.name == VALUE_FORMAT else list(setting.values)
+        # Raw values, the default, cannot be checked.
+        alone = {VALUE_FORMAT: ["raw"], VALUE_CHECK: ["none"]}
+        good = alone.get(setting.name, list(setting.values))
         return good, ["", "other", setting.values[0].upper() + "x"]
     assert setting.least is not None
     assert setting.most is not None
@@ -117,7 +121,7 @@ def samples(setting: TopicSetting) -> tuple[list[str], list[str]]:
 
 
 def test_every_config_of_kafka_is_there_with_its_default_or_says_which_kafka_has():
-    ours = {DURABILITY, DISCARD, RETENTION_RECORDS, VALUE_FORMAT, VALUE_SCHEMA}
+    ours = {DURABILITY, DISCARD, RETENTION_RECORDS, VALUE_FORMAT, VALUE_SCHEMA, VALUE_CHECK}
     ours |= {LAKE_TABLE, LAKE_DELETIONS, LAKE_REQUIRED, LAKE_POSITIONS}
     assert TOPIC_CONFIGS.keys() - ours == KAFKA_DEFAULTS.keys()
     for name, default in KAFKA_DEFAULTS.items():
@@ -228,6 +232,7 @@ def test_the_typed_values():
             "min.cleanable.dirty.ratio": "0.25",
             VALUE_FORMAT: "json",
             VALUE_SCHEMA: "id BIGINT",
+            VALUE_CHECK: "schema",
             LAKE_DELETIONS: "deleted",
         }
     )
@@ -262,6 +267,7 @@ def test_the_typed_values():
         "cleanable_dirty_ratio_min": 0.25,
         "value_format": TopicValueFormat.JSON,
         "value_schema": "id BIGINT",
+        "value_check": ValueCheckLevel.SCHEMA,
         "lake_deletions": "deleted",
         "lake_positions": None,
     }
@@ -541,6 +547,16 @@ def test_a_topic_is_ephemeral_for_all_its_life_or_never(other):
 
 def test_a_setting_is_found_by_its_name():
     assert setting_named("retention.ms") is TOPIC_CONFIGS["retention.ms"]
+
+
+@pytest.mark.parametrize("kind", ["raw", "msgpack"])
+def test_only_values_with_a_schema_can_be_checked(kind: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"to be json or avro, got {kind}"):
+        TopicConfig.parse({"millstream.value.format": kind, "millstream.value.check": "schema"})
+    declared = {"millstream.value.format": "json", "millstream.value.schema": "id INT"}
+    assert TopicConfig.parse(declared).checked_values is None
+    both = TopicConfig.parse(declared | {"millstream.value.check": "schema"})
+    assert both.checked_values == ("json", "id INT")
 
 
 def test_retention_waits_for_the_lake_up_to_its_positions_and_not_with_compaction():

@@ -32,9 +32,12 @@ from millstream.broker.topics.configs.topic_settings import (
     TOPIC_CONFIGS,
 )
 from millstream.broker.topics.configs.value_format import (
+    VALUE_CHECK,
     VALUE_FORMAT,
     VALUE_SCHEMA,
     TopicValueFormat,
+    ValueCheckLevel,
+    check_value_check,
     check_value_schema,
 )
 from millstream.config.schema import Discard, Durability, LogConfig
@@ -121,6 +124,7 @@ class TopicConfig:
     """Topic that records deletions by key; empty if none does."""
     lake_positions: Mapping[int, int] | None
     """How far the lake has each partition, if retention waits for it."""
+    value_check: ValueCheckLevel
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str | None], node: LogConfig | None = None) -> Self:
@@ -164,12 +168,20 @@ class TopicConfig:
             value_schema=values[VALUE_SCHEMA],
             lake_deletions=values[LAKE_DELETIONS],
             lake_positions=_lake_positions(values) if values[LAKE_REQUIRED] else None,
+            value_check=ValueCheckLevel(values[VALUE_CHECK]),
         )
 
     @property
     def is_compacted(self) -> bool:
         """Whether records need keys."""
         return COMPACT in self.cleanup_policy
+
+    @property
+    def checked_values(self) -> tuple[str, str] | None:
+        """Format and schema that values must have; `None` if they are not checked."""
+        if self.value_check is ValueCheckLevel.NONE:
+            return None
+        return self.value_format.value, self.value_schema
 
     @property
     def is_log_append_time(self) -> bool:
@@ -261,7 +273,9 @@ def _check_together(values: Mapping[str, Any]) -> None:
         raise InvalidConfig(
             f"min.compaction.lag.ms must be at most max.compaction.lag.ms, {most}, got {least}"
         )
-    check_value_schema(TopicValueFormat(values[VALUE_FORMAT]), values[VALUE_SCHEMA])
+    value_format = TopicValueFormat(values[VALUE_FORMAT])
+    check_value_schema(value_format, values[VALUE_SCHEMA])
+    check_value_check(value_format, ValueCheckLevel(values[VALUE_CHECK]))
     if values[LAKE_REQUIRED] and COMPACT in values["cleanup.policy"]:
         raise InvalidConfig(
             f"{LAKE_REQUIRED} must be false if cleanup.policy has compact, got true: compaction"

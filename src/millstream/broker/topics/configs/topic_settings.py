@@ -18,11 +18,13 @@ from millstream.broker.topics.configs.topic_setting import (
     TopicSetting,
 )
 from millstream.broker.topics.configs.value_format import (
+    VALUE_CHECK,
     VALUE_FORMAT,
     VALUE_SCHEMA,
     VALUE_SCHEMA_ALLOWED,
     VALUE_SCHEMA_SIZE_MAX,
     TopicValueFormat,
+    ValueCheckLevel,
 )
 from millstream.config.schema import DAY_MS, GIB, KIB, MIB, Discard, Durability, LogConfig
 
@@ -273,8 +275,8 @@ _SETTINGS = (
         values=tuple(kind.value for kind in TopicValueFormat),
         meaning="Format of record values: `raw` bytes, `msgpack`, or a format that"
         f" `{VALUE_SCHEMA}` describes. The Spark source reads the latter as typed columns; the"
-        " console decodes values by it. A node stores and shows it, and does not check records"
-        " against it. Not a Kafka config.",
+        " console decodes values by it. A node stores and shows it, and checks records against it"
+        f" only with `{VALUE_CHECK}`. Not a Kafka config.",
     ),
     TopicSetting(
         VALUE_SCHEMA,
@@ -284,6 +286,16 @@ _SETTINGS = (
         item_hint=VALUE_SCHEMA_ALLOWED,
         meaning=f"Schema of the values, up to {VALUE_SCHEMA_SIZE_MAX:,} bytes. It has to be set"
         f" together with `{VALUE_FORMAT}`, in one request. Not a Kafka config.",
+    ),
+    TopicSetting(
+        VALUE_CHECK,
+        SettingType.STRING,
+        ValueCheckLevel.NONE.value,
+        APPLIED,
+        values=tuple(level.value for level in ValueCheckLevel),
+        meaning="With `schema`, a batch is refused if one of its values cannot be read as the"
+        f" topic declares, in `{VALUE_FORMAT}` `json` or `avro`. Records without a value are"
+        " allowed. Records that are in the topic already are not checked. Not a Kafka config.",
     ),
     # Lake.
     TopicSetting(

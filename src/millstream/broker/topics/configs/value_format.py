@@ -1,7 +1,8 @@
 """The declared format of a topic's values, validated as far as a node can.
 
-A node stores the declaration and returns it; it never inspects a record for it. Readers of the
-topic as a table, such as the Spark source, compile the schema and reject what they do not support.
+A node stores the declaration and returns it. It inspects records for it only if the topic says so
+(`VALUE_CHECK`). Readers of the topic as a table, such as the Spark source, compile the schema and
+reject what they do not support.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from millstream.errors import InvalidConfig
 
 VALUE_FORMAT = "millstream.value.format"
 VALUE_SCHEMA = "millstream.value.schema"
+VALUE_CHECK = "millstream.value.check"
 
 VALUE_SCHEMA_SIZE_MAX = 0x7FFF
 """Bytes of a schema in UTF-8: the longest string of Kafka's protocol, so a longer one could be
@@ -39,6 +41,27 @@ class TopicValueFormat(enum.Enum):
     """One record in Avro's binary encoding each."""
     MSGPACK = "msgpack"
     """One MessagePack value each, which needs no schema."""
+
+
+CHECKED_FORMATS = (TopicValueFormat.JSON, TopicValueFormat.AVRO)
+
+
+class ValueCheckLevel(enum.Enum):
+    """What is checked of the values of a record before it is appended."""
+
+    NONE = "none"
+    SCHEMA = "schema"
+    """That it can be read as what the topic declares."""
+
+
+def check_value_check(kind: TopicValueFormat, level: ValueCheckLevel) -> None:
+    """Raise `InvalidConfig` if values of this format cannot be checked."""
+    if level is ValueCheckLevel.SCHEMA and kind not in CHECKED_FORMATS:
+        allowed = " or ".join(one.value for one in CHECKED_FORMATS)
+        raise InvalidConfig(
+            f"{VALUE_CHECK} is schema, which requires {VALUE_FORMAT} to be {allowed}, got"
+            f" {kind.value}"
+        )
 
 
 def check_value_schema(kind: TopicValueFormat, schema: str) -> None:

@@ -415,7 +415,7 @@ OPERATIONS = (
         "Append records",
         {HTTPStatus.CREATED: AppendAnswer},
         body=AppendBody,
-        errors=_CONFLICTS,
+        errors=(*_CONFLICTS, HTTPStatus.UNPROCESSABLE_ENTITY),
         uses=(QuotaKind.PRODUCE,),
         example={"records": [{"key": "k1", "value": {"n": 1}, "headers": {"a": "b"}}]},
         answer_example={

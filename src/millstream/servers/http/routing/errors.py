@@ -44,6 +44,7 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         # The request is wrong.
         errors.RequestError: HTTPStatus.BAD_REQUEST,
         errors.BatchTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        errors.BadRecord: HTTPStatus.UNPROCESSABLE_ENTITY,
         errors.UnknownLog: HTTPStatus.NOT_FOUND,
         errors.UnknownTopic: HTTPStatus.NOT_FOUND,
         errors.UnknownTopicId: HTTPStatus.NOT_FOUND,
