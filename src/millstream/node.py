@@ -17,7 +17,7 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import uvloop
 
@@ -46,6 +46,7 @@ from millstream.servers.http.live.live_delivery import LiveDelivery
 from millstream.servers.http.server.listener import HttpListener
 from millstream.servers.http.server.server_state import HttpServerState
 from millstream.servers.kafka.listener import KafkaListener
+from millstream.servers.request_listener import RequestListener
 from millstream.servers.tls import CertificateWatch, ServerCertificates
 from millstream.storage.disk.allocator import keep_freed_memory
 from millstream.storage.disk.cpu_affinity import allowed_cpus, check_cpus, pin_process
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from millstream.metadata.interface import LeasedMetadata
     from millstream.node_cluster import NodeCluster
     from millstream.observe.otel.export import TelemetryExport
+    from millstream.servers.native.listener import NativeListener
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +120,7 @@ class Node:
         self._broker: Broker | None = None
         self._kafka: KafkaListener | None = None
         self._http: HttpListener | None = None
+        self._native: NativeListener | None = None
         self._live: LiveDelivery | None = None
         self._info: NodeInfo | None = None
         self._export: TelemetryExport | None = None
@@ -128,6 +131,7 @@ class Node:
         self.loop_watch = LoopWatch(self._clock, LoopTimers(), lag_ms_max=config.loop_lag_ms_max)
         self.kafka = config.kafka
         self.http = config.http
+        self.native = config.native
         """Addresses of the listeners, with the ports that the system picked."""
 
     @property
@@ -203,6 +207,7 @@ class Node:
             if (cluster := self._cluster) is not None:
                 http_address = Endpoint(broker.advertised.host, self.http.port)
                 await cluster.start(broker, kafka=broker.advertised, http=http_address)
+            await self._open_native(broker, tracer)
             live = self._live = LiveDelivery(broker, config.http_server)
             http_state = http.state
             metrics = NodeMetrics(
@@ -213,6 +218,7 @@ class Node:
                 health=self.health,
                 watch=self.loop_watch,
                 telemetry=counters,
+                native=self._native,
                 peer_server=None if cluster is None else cluster.listener,
                 peer_pool=None if cluster is None else cluster.peers,
                 forwards=None if cluster is None else cluster.forwards,
@@ -268,6 +274,24 @@ class Node:
             tracer=None if self._export is None else self._export.tracer,
         )
         return self._cluster.member
+
+    async def _open_native(self, broker: Broker, tracer: Tracer | None) -> None:
+        """Start the native server if it has an address. Others do not load any of this."""
+        config = self.config
+        if config.native is None:
+            return
+        from millstream.servers.native.listener import NativeListener  # noqa: PLC0415
+
+        native = self._native = NativeListener(
+            broker,
+            config.native_server,
+            tracer=tracer,
+            ssl_context=self._ssl_context,
+            principal_rules=config.tls.principal_rules,
+        )
+        with _listen_errors("native", config.native):
+            port = await native.listen(*config.native)
+        self.native = Endpoint(config.native.host, port)
 
     async def _open_jwt_logins(self, broker: Broker) -> None:
         """Let clients log in by JWTs, if an issuer is set. Others do not load any of this."""
@@ -372,7 +396,7 @@ class Node:
     def _use_certificates(self) -> None:
         context = self._ssl_context
         assert context is not None
-        for listener in (self._kafka, self._http):
+        for listener in (self._kafka, self._http, self._native):
             if listener is not None:
                 listener.use_tls(context)
 
@@ -392,7 +416,8 @@ class Node:
         elif self._state != _READY:
             waits_for = f": {self.waits_for}" if self.waits_for else ""
             yield Problem(code.STARTING, f"the node is starting{waits_for}")
-        for name, listener in (("Kafka", self._kafka), ("HTTP", self._http)):
+        listeners = (("Kafka", self._kafka), ("HTTP", self._http), ("native", self._native))
+        for name, listener in listeners:
             if listener is not None and listener.is_exhausted:
                 yield Problem(
                     code.DESCRIPTORS_EXHAUSTED,
@@ -422,6 +447,7 @@ class Node:
         cluster, self._cluster = self._cluster, None
         self._stop_watches()
         kafka, self._kafka = self._kafka, None
+        native, self._native = self._native, None
         http, self._http = self._http, None
         broker, self._broker = self._broker, None
         export, self._export = self._export, None
@@ -431,10 +457,10 @@ class Node:
         if kafka is not None:
             if broker is not None:  # Answers members that wait for others to join.
                 broker.groups.stop_waiting()
-            try:
-                await asyncio.wait_for(kafka.drain(), drain_seconds)
-            except TimeoutError:
-                kafka.abort()
+            # Both at once: they share the time.
+            await asyncio.gather(
+                *(_drain(server, drain_seconds) for server in (kafka, native) if server is not None)
+            )
         if http is not None:  # Last, because it reports that the node is stopping.
             await http.stop(drain_seconds / 2)
         if export is not None:
@@ -471,6 +497,14 @@ class Node:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+async def _drain(server: RequestListener[Any], seconds: float) -> None:
+    """Answer the requests in flight; close the connections that take longer."""
+    try:
+        await asyncio.wait_for(server.drain(), seconds)
+    except TimeoutError:
+        server.abort()
 
 
 async def _close(broker: Broker | None, cluster: NodeCluster | None) -> None:

@@ -13,7 +13,11 @@ from click.testing import CliRunner, Result
 
 import millstream
 from millstream.cli.main import main
-from millstream.observe.metrics.node_metrics import CLUSTER_SECTIONS, SECTIONS
+from millstream.observe.metrics.node_metrics import (
+    CLUSTER_SECTIONS,
+    NATIVE_SECTIONS,
+    SECTIONS,
+)
 from millstream.observe.metrics.queues import QUEUES
 from millstream.protocols.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.cli.calls import commit, committed, create_topic, fetch, produce, topic_id
@@ -192,8 +196,8 @@ def test_a_scrape_holds_every_metric_that_is_declared(tmp_path: Path):
         for section in SECTIONS:
             for metric in section.metrics:
                 is_told = {name for name, _, _ in metric.parts()} <= names
-                is_there = section is not QUEUES and section not in CLUSTER_SECTIONS
-                assert is_told == is_there, f"{metric.name}: there is no queue and no cluster"
+                is_there = section not in (QUEUES, *CLUSTER_SECTIONS, *NATIVE_SECTIONS)
+                assert is_told == is_there, f"{metric.name}: no queue, cluster or native server"
         assert "process_open_fds" in names
         assert "python_info" in names
         assert found["millstream_group_lag_records", "g", "t", "0"] == 1

@@ -68,6 +68,8 @@ class LocalCluster:
         """For nodes that are started from now on."""
         self.access = AccessConfig()
         """For nodes that are started from now on."""
+        self.native: Endpoint | None = None
+        """Address of the native servers of nodes that are started from now on."""
         self.broker: dict[str, Any] = {}
         """Settings of the brokers of nodes that are started from now on."""
         self.disks: dict[int, Filesystem] = {}
@@ -84,6 +86,7 @@ class LocalCluster:
             data=str(self.directory / str(node_id)),
             kafka=ANY_PORT,
             http=ANY_PORT,
+            native=self.native,
             broker=BrokerConfig(node_id=node_id, **self.broker),
             telemetry=self.telemetry,
             access=self.access,

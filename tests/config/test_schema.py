@@ -22,6 +22,7 @@ from millstream.config.schema import (
     KafkaConfig,
     LogConfig,
     LoggingConfig,
+    NativeConfig,
     NodeConfig,
     StoreConfig,
     TelemetryConfig,
@@ -52,11 +53,12 @@ NO_NUMBERS = {
     BrokerConfig: {"auto_create_topics", "adopt_topics"},
     HttpConfig: {"access_log", "allowed_hosts", "allowed_origins", "console"},
     NodeConfig: {
-        "data", "kafka", "http", "advertised", "is_insecure", "broker", "kafka_server",
-        "http_server", "log",
+        "data", "kafka", "http", "native", "advertised", "is_insecure", "broker", "kafka_server",
+        "http_server", "native_server", "log",
         "store", "logging", "telemetry", "cluster", "cpus", "tls", "access",
         "oauth", "outbound", "tier",
     },
+    NativeConfig: {"default_topic"},
     TelemetryConfig: {"traces", "protocol", "traces_ratio", "metrics", "endpoint", "service_name"},
     ClusterConfig: {
         "etcd", "name", "etcd_user", "etcd_password_file", "etcd_ca_file", "etcd_cert_file",

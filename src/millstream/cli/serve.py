@@ -133,6 +133,8 @@ def announce(server: Node) -> None:
     """Print the addresses of the servers to standard output, in lines that programs wait for."""
     click.echo(f"kafka {server.kafka}")
     click.echo(f"http {server.http_url}")
+    if server.native is not None:
+        click.echo(f"native {server.native}")
     if server.peer is not None:
         click.echo(f"peer {server.peer}")
     click.echo("ready")

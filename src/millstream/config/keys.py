@@ -25,6 +25,7 @@ from millstream.config.schema import (
     KafkaConfig,
     LogConfig,
     LoggingConfig,
+    NativeConfig,
     NodeConfig,
     OAuthConfig,
     OutboundConfig,
@@ -109,6 +110,7 @@ TABLES: Mapping[str, str] = {
     "node": "the node itself",
     "kafka": "the Kafka server: its address and its limits",
     "http": "the HTTP server: its address and its limits",
+    "native": "the native server: its address and its limits",
     "topics": "defaults of topics",
     "storage": "all logs together: disk, memory, maintenance",
     "tier": "the cold store, and what is moved there",
@@ -131,6 +133,7 @@ PARTS: Mapping[str, tuple[type, str]] = {
     "broker": (BrokerConfig, "node"),
     "kafka_server": (KafkaConfig, "kafka"),
     "http_server": (HttpConfig, "http"),
+    "native_server": (NativeConfig, "native"),
     "log": (LogConfig, "topics"),
     "store": (StoreConfig, "storage"),
     "tier": (TierConfig, "tier"),
@@ -147,6 +150,7 @@ PARTS: Mapping[str, tuple[type, str]] = {
 _NAMES: Mapping[tuple[str, str], str] = {
     ("", "kafka"): "kafka.listen",
     ("", "http"): "http.listen",
+    ("", "native"): "native.listen",
     ("", "advertised"): "kafka.advertise",
     ("", "is_insecure"): "node.insecure",
     ("broker", "node_id"): "node.id",
@@ -181,6 +185,7 @@ TOPIC_ONLY_FIELDS: Mapping[tuple[str, str], str] = {
 """Fields that have no key, because every topic has a value of its own."""
 
 _TEXTS: Mapping[tuple[str, str], ConfigKeyType] = {
+    ("native_server", "default_topic"): ConfigKeyType.LABEL,
     ("http_server", "allowed_hosts"): ConfigKeyType.HOSTS,
     ("http_server", "allowed_origins"): ConfigKeyType.ORIGINS,
     ("telemetry", "endpoint"): ConfigKeyType.URL,
@@ -214,6 +219,7 @@ _FLAGS: Mapping[str, str] = {
     "kafka.listen": "--kafka",
     "kafka.advertise": "--advertise",
     "http.listen": "--http",
+    "native.listen": "--native",
     "topics.durability": "--durability",
     "topics.partitions": "--partitions",
     "topics.auto_create": "--auto-create",
@@ -234,6 +240,7 @@ _SHORT_VARIABLES: Mapping[str, str] = {
     "kafka.listen": "MILLSTREAM_KAFKA",
     "kafka.advertise": "MILLSTREAM_ADVERTISE",
     "http.listen": "MILLSTREAM_HTTP",
+    "native.listen": "MILLSTREAM_NATIVE",
     "topics.durability": "MILLSTREAM_DURABILITY",
     "topics.partitions": "MILLSTREAM_PARTITIONS",
     "topics.auto_create": "MILLSTREAM_AUTO_CREATE",

@@ -687,6 +687,102 @@ class KafkaConfig(_Limited):
     }
 
 
+_DEFAULT_TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+"""Names of topics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeConfig(_Limited):
+    """Settings of the native server of one node."""
+
+    default_topic: str = "default"
+    """Name of the topic that clients mean by the topic id 0."""
+
+    frame_size_max: int = 16 * MIB
+    """A larger frame ends its connection, and no larger one is sent. The default is the limit of
+    the protocol.
+    """
+
+    login_frame_size_max: int = 64 * KIB
+    """The same before a login, on a node with logins, if it is lower."""
+
+    frame_records_max: int = 100_000
+    """Records of one frame; a frame with more is refused."""
+
+    connections_max: int = 20_000
+    """Concurrent connections; beyond this, new ones are closed."""
+
+    connections_per_address_max: int = 20_000
+    """Concurrent connections from one address."""
+
+    idle_ms_max: int = 30_000
+    """A connection without a frame for this long is closed; clients send a keepalive every 10
+    seconds.
+    """
+
+    handshake_ms_max: int = 30_000
+    """Time from connecting until the first frame is complete."""
+
+    request_ms_max: int = 30_000
+    """Time from the first byte of a frame until it is complete."""
+
+    append_ms_max: int = 10_000
+    """How long records wait if too many bytes wait for the disk; then the client is sent a
+    Backpressure frame. Clients give up after 30 seconds.
+    """
+
+    requests_in_flight_max: int = 1_000
+    """Frames of one connection that are processed at once; beyond this, no more are read."""
+
+    output_bytes_max: int = 512 * KIB
+    """Memory of the frames of one connection that are in flight, and of their answers; beyond this,
+    no more of its frames are processed. One answer may exceed it.
+    """
+
+    responses_bytes_max: int = 256 * MIB
+    """Memory of frames in flight, and of answers that wait to be read, over all connections. A
+    fetch gets at most an eighth of what is left of it, or one record. Beyond this, clients that do
+    not read are disconnected.
+    """
+
+    output_ms_max: int = 60_000
+    """A client that reads nothing for this long while answers wait is disconnected."""
+
+    receive_bytes_max: int = 512 * MIB
+    """Bytes of frames that all connections together may hold in memory; beyond this, no more are
+    read.
+    """
+
+    fetch_bytes_max: int = 4 * MIB
+    """Upper limit of the records in the answer to a fetch, whatever the client asks for. One record
+    may exceed it.
+    """
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "frame_size_max": (1 * KIB, 16 * MIB),
+        "login_frame_size_max": (1 * KIB, 16 * MIB),
+        "frame_records_max": (1, 1_000_000),
+        "connections_max": (1, 1_000_000),
+        "connections_per_address_max": (1, 1_000_000),
+        "idle_ms_max": (100, 2**31 - 1),
+        "handshake_ms_max": (100, 2**31 - 1),
+        "request_ms_max": (100, 2**31 - 1),
+        "append_ms_max": (1, 2**31 - 1),
+        "requests_in_flight_max": (1, 100_000),
+        "output_bytes_max": (64 * KIB, 1 * GIB),
+        "responses_bytes_max": (1 * MIB, 64 * GIB),
+        "output_ms_max": (100, 2**31 - 1),
+        "receive_bytes_max": (1 * MIB, 64 * GIB),
+        "fetch_bytes_max": (1 * KIB, 16 * MIB),
+    }
+
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        if not _DEFAULT_TOPIC.fullmatch(str(self.default_topic)):
+            words = "{} must be the name of a topic, got {value!r}"
+            raise InvalidField(words, "default_topic", value=self.default_topic)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerConfig(_Limited):
     """Settings of the connections between the nodes of a cluster, in both directions."""
@@ -1515,6 +1611,9 @@ class NodeConfig(_Limited):
     http: Endpoint = _HTTP
     """Address of the HTTP server."""
 
+    native: Endpoint | None = None
+    """Address of the native server, such as `127.0.0.1:1992`. If it is not set, there is none."""
+
     advertised: Endpoint | None = None
     """Address that Kafka clients are told to connect to, if it differs from the one that the node
     listens on.
@@ -1550,6 +1649,7 @@ class NodeConfig(_Limited):
     broker: BrokerConfig = BrokerConfig()
     kafka_server: KafkaConfig = KafkaConfig()
     http_server: HttpConfig = HttpConfig()
+    native_server: NativeConfig = NativeConfig()
     log: LogConfig = LogConfig()
     store: StoreConfig = StoreConfig()
     tier: TierConfig = TierConfig()
@@ -1576,8 +1676,9 @@ class NodeConfig(_Limited):
         tls = self.tls
         has_logins = tls.client_auth is ClientAuth.REQUIRE or self.access.enabled
         is_open = self.is_insecure or (tls.is_on and has_logins)
-        for name, endpoint in (("kafka", self.kafka), ("http", self.http)):
-            if not is_open and not is_loopback(endpoint.host):
+        listeners = (("kafka", self.kafka), ("http", self.http), ("native", self.native))
+        for name, endpoint in listeners:
+            if endpoint is not None and not is_open and not is_loopback(endpoint.host):
                 raise InvalidField(
                     "{} is {endpoint}, which other machines can reach: that needs TLS"
                     " (tls.cert_file, tls.key_file) and logins (access.enabled, or"

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from millstream.config.schema import KafkaConfig, PeerConfig
+from millstream.config.schema import KafkaConfig, NativeConfig, PeerConfig
 from millstream.servers.acceptor import Acceptor
 from millstream.servers.block_pool import BlockPool
 from millstream.servers.connection_set import ConnectionSet
@@ -23,7 +23,7 @@ C = TypeVar("C", bound=FrameConnection)
 class FrameListener(Generic[C]):
     """The listener of one server of a node."""
 
-    config: KafkaConfig | PeerConfig
+    config: KafkaConfig | NativeConfig | PeerConfig
     counters: FrameCounters
     blocks: BlockPool
 

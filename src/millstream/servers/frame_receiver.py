@@ -14,7 +14,7 @@ have arrived, unless the connection has sent frames of that size before.
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from millstream.errors import MalformedRequest
 from millstream.servers.block_pool import BlockPool, ReceiveBlock
@@ -38,6 +38,9 @@ Frame: TypeAlias = tuple[memoryview, ReceiveBlock]
 
 class FrameReceiver:
     """The receiving half of one connection, without its socket."""
+
+    HEAD_SIZE: ClassVar[int] = _SIZE.size
+    """Bytes that tell the size of the remaining frame."""
 
     def __init__(self, blocks: BlockPool, *, frame_size_max: int) -> None:
         self._blocks = blocks
@@ -79,7 +82,7 @@ class FrameReceiver:
     def space(self) -> memoryview:
         """Return the memory for the next bytes."""
         if self._private is not None:
-            end = min(self._private.size, self._frame_end) if self._frame_end else _SIZE.size
+            end = min(self._private.size, self._frame_end) if self._frame_end else self.HEAD_SIZE
             return self._private.view[self._filled : end]
         return self._blocks.space()
 
@@ -90,7 +93,7 @@ class FrameReceiver:
             return
         blocks = self._blocks
         block, start = blocks.reading, blocks.filled
-        if count >= _SIZE.size and self._size_at(block.view, start) <= count - _SIZE.size:
+        if count >= self.HEAD_SIZE and self._size_at(block.view, start) <= count - self.HEAD_SIZE:
             block.users += 1
             self._block, self._start, self._end = block, start, start + count
             blocks.keep_read(count)
@@ -174,22 +177,22 @@ class FrameReceiver:
     def _carry(self, partial: memoryview) -> None:
         """Start a private block with the bytes of a frame that have arrived."""
         self._frame_end = 0
-        if len(partial) >= _SIZE.size:
-            self._frame_end = _SIZE.size + self._size_at(partial, 0)
+        if len(partial) >= self.HEAD_SIZE:
+            self._frame_end = self.HEAD_SIZE + self._size_at(partial, 0)
         block = self._blocks.take(self._size_wanted(len(partial)))
         block.view[: len(partial)] = partial
         self._private, self._filled = block, len(partial)
 
     def _size_wanted(self, arrived: int) -> int:
         """Return the size that the private block needs, or may have by now."""
-        if self._frame_end <= self._largest + _SIZE.size:
-            return max(self._frame_end, _SIZE.size)
+        if self._frame_end <= self._largest + self.HEAD_SIZE:
+            return max(self._frame_end, self.HEAD_SIZE)
         return min(self._frame_end, max(_TRUSTED_SIZE, arrived * _GROWTH))
 
     def _received_private(self, block: ReceiveBlock, count: int) -> None:
         self._filled += count
-        if not self._frame_end and self._filled >= _SIZE.size:
-            self._frame_end = _SIZE.size + self._size_at(block.view, 0)
+        if not self._frame_end and self._filled >= self.HEAD_SIZE:
+            self._frame_end = self.HEAD_SIZE + self._size_at(block.view, 0)
         if self._frame_end and self._filled >= self._frame_end:
             self._private = None  # From here on the frame is its only user.
             self._block, self._start, self._end = block, 0, self._frame_end

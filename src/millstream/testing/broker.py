@@ -25,6 +25,7 @@ from millstream.config.schema import (
     HttpConfig,
     KafkaConfig,
     LogConfig,
+    NativeConfig,
     NodeConfig,
     OAuthConfig,
     OutboundConfig,
@@ -60,6 +61,12 @@ class RunningBroker:
     def url(self) -> str:
         """URL for HTTP clients."""
         return self._server.http_url
+
+    @property
+    def native(self) -> Endpoint:
+        """Address for native clients, if the node has a native server."""
+        assert self._server.native is not None, "a native server was asked for"
+        return self._server.native
 
     @property
     def server(self) -> Node:
@@ -107,6 +114,7 @@ def running_broker(
     store: StoreConfig | None = None,
     tier: TierConfig | None = None,
     kafka: Endpoint = _ANY_PORT,
+    native_server: NativeConfig | None = None,
     filesystem: Filesystem | None = None,
     telemetry: TelemetryConfig | None = None,
     tls: TlsConfig | None = None,
@@ -116,15 +124,19 @@ def running_broker(
 ) -> Iterator[RunningBroker]:
     """Run a broker with its data in the directory `data` for the duration of the block.
 
+    It has a native server if `native_server` has its settings.
+
     With a `FaultyFilesystem` its logs are on a disk that fails on command.
     """
     config = NodeConfig(
         data=fspath(data),
         kafka=kafka,
         http=_ANY_PORT,
+        native=None if native_server is None else _ANY_PORT,
         broker=broker or BrokerConfig(),
         kafka_server=kafka_server or KafkaConfig(),
         http_server=http_server or HttpConfig(),
+        native_server=native_server or NativeConfig(),
         log=log or LogConfig(),
         store=store or StoreConfig(),
         tier=tier or TierConfig(),

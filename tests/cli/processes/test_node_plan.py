@@ -53,6 +53,13 @@ def test_ids_directories_and_ports_are_counted_up(tmp_path: Path):
     assert {config.processes for config in configs} == {None}, "a process starts no others"
 
 
+def test_native_servers_have_ports_in_a_row_if_there_are_any(tmp_path: Path):
+    plans = planned("native.listen=127.0.0.1:1992")
+    assert [loaded(plan, tmp_path).node.native.port for plan in plans] == [1992, 1993, 1994]
+    assert len(set(ports(planned("native.listen=127.0.0.1:0"), "native.listen"))) == 3
+    assert all("native.listen" not in plan.settings for plan in planned())
+
+
 def test_all_other_settings_are_those_of_the_command(tmp_path: Path):
     plans = planned(
         "topics.partitions=6", "http.allowed_hosts=a.example,b.example", "topics.replicas=2",

@@ -25,7 +25,7 @@ UNITS = (
     "bytes", "connections", "evictions", "feeds", "fetches", "flag", "groups", "ids", "info",
     "jobs", "logs", "maps", "members", "offset", "offsets", "partitions", "problems", "producers",
     "publishers", "quotas", "records", "replicas", "requests", "revision", "seconds",
-    "segments", "sessions", "spans", "streams", "topics",
+    "segments", "sessions", "spans", "streams", "subscriptions", "topics",
 )  # fmt: skip
 """Units of gauges."""
 
@@ -69,7 +69,7 @@ def parsed(text: str) -> dict[tuple[str, ...], float]:
 @pytest.mark.parametrize("metric", DECLARED, ids=lambda metric: metric.name)
 def test_a_metric_is_named_after_its_layer_and_ends_in_its_unit(metric):
     assert re.fullmatch(
-        r"millstream_(node|cluster|kafka|http|peer|replica|broker|group|queue|stream|store|log|metadata|access|telemetry)"
+        r"millstream_(node|cluster|kafka|http|native|peer|replica|broker|group|queue|stream|store|log|metadata|access|telemetry)"
         r"(_[a-z]+)+",
         metric.name,
     )

@@ -23,7 +23,11 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from millstream import Client
 from millstream.config.schema import TelemetryConfig
 from millstream.errors import InvalidConfig
-from millstream.observe.metrics.node_metrics import CLUSTER_SECTIONS, SECTIONS
+from millstream.observe.metrics.node_metrics import (
+    CLUSTER_SECTIONS,
+    NATIVE_SECTIONS,
+    SECTIONS,
+)
 from millstream.observe.otel.spans import parse_traceparent
 from millstream.testing.broker import RunningBroker, running_broker
 from tests.cli.nodes import Node, wait_until
@@ -269,7 +273,7 @@ def test_all_that_a_node_has_to_tell_arrives(tmp_path: Path, collector: Collecto
         names = {
             name
             for section in SECTIONS
-            if section not in CLUSTER_SECTIONS
+            if section not in (*CLUSTER_SECTIONS, *NATIVE_SECTIONS)
             for metric in section.metrics
             for name, _, _ in metric.parts()
             if not metric.name.startswith("millstream_group_")  # There is no group.
@@ -416,7 +420,8 @@ def test_reading_metrics_lets_others_have_the_loop_in_between(tmp_path: Path, co
             await counting
             return turns
 
-        sections = [section for section in SECTIONS if section not in CLUSTER_SECTIONS]
+        absent = (*CLUSTER_SECTIONS, *NATIVE_SECTIONS)
+        sections = [section for section in SECTIONS if section not in absent]
         pieces = sum(len(section.metrics) for section in sections)
         assert broker.run(count()) >= pieces
 

@@ -24,8 +24,9 @@ from millstream.config.schema import AccessConfig, KafkaConfig
 from millstream.protocols.kafka.apis import APIS
 from millstream.protocols.kafka.codec.message import decode, encode
 from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.servers.api_needs import ApiNeeds
 from millstream.servers.deferred_response import DeferredResponse
-from millstream.servers.kafka.access_table import NEEDS, ApiNeeds
+from millstream.servers.kafka.access_table import NEEDS
 from millstream.servers.kafka.apis import HANDLERS
 from millstream.servers.kafka.fetch_session import FetchSessions
 from millstream.servers.kafka.request_context import RequestContext

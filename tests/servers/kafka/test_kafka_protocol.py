@@ -8,9 +8,7 @@ import struct
 from millstream.broker.access.user_slots import NO_USER_CAPS
 from millstream.config.schema import KafkaConfig
 from millstream.errors import MalformedRequest
-from millstream.servers.block_pool import BLOCK_SIZE, BlockPool
-from millstream.servers.deferred_response import DeferredResponse
-from millstream.servers.kafka.backlogs import (
+from millstream.servers.backlogs import (
     ARRIVAL_REQUESTS_MAX,
     SHORT_SLICE_REQUESTS_MAX,
     SHORT_SLICES,
@@ -18,11 +16,13 @@ from millstream.servers.kafka.backlogs import (
     TURN_REQUESTS_MAX,
     Backlogs,
 )
+from millstream.servers.block_pool import BLOCK_SIZE, BlockPool
+from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.kafka.counters import KafkaCounters
 from millstream.servers.kafka.fetch_session import FetchSessions
 from millstream.servers.kafka.kafka_protocol import KafkaProtocol
 from millstream.servers.kafka.pending_request import PendingRequest
-from millstream.servers.kafka.response_memory import ResponseMemory
+from millstream.servers.response_memory import ResponseMemory
 
 MIB = 1024 * 1024
 
@@ -76,7 +76,7 @@ class FakeListener:
         self.backlogs = Backlogs()
         self.fetch_sessions = FetchSessions(10)
         self.response_memory = ResponseMemory(
-            bytes_max=self.config.responses_bytes_max, fetch_sessions=self.fetch_sessions
+            bytes_max=self.config.responses_bytes_max, waiting=self.fetch_sessions.waiting
         )
         self.counters = KafkaCounters()
         self.dispatcher = self

@@ -28,7 +28,12 @@ LOCAL_REPLICAS = 1
 
 _LOOPBACK = Endpoint("127.0.0.1", 0)
 
-_SERVERS = {"kafka.listen": "Kafka", "http.listen": "HTTP", "cluster.peer": "peer"}
+_SERVERS = {
+    "kafka.listen": "Kafka",
+    "http.listen": "HTTP",
+    "native.listen": "native",
+    "cluster.peer": "peer",
+}
 """Keys of the listeners, with the names of their servers."""
 
 
@@ -114,6 +119,7 @@ def _listeners(configuration: Configuration, count: int) -> Iterator[dict[str, E
         config.cluster.peer if "cluster.peer" in configuration.origins else _LOOPBACK
     )
     for path, value in (
+        ("native.listen", config.native),
         ("kafka.advertise", config.advertised),
         ("cluster.peer_advertised", config.cluster.peer_advertised),
     ):
@@ -125,9 +131,10 @@ def _listeners(configuration: Configuration, count: int) -> Iterator[dict[str, E
                 f"{path} must have a port of at most {PORT_MAX - count + 1} with {count} processes,"
                 f" which use the ports after it, got {base.port}"
             )
-    _check_apart({path: bases[path] for path in _SERVERS}, count)
+    _check_apart({path: bases[path] for path in _SERVERS if path in bases}, count)
     # Peers look up each other's ports in etcd; clients may have theirs in a configuration.
-    picked = [path for path in ("kafka.listen", "http.listen") if not bases[path].port]
+    chosen = ("kafka.listen", "http.listen", "native.listen")
+    picked = [path for path in chosen if path in bases and not bases[path].port]
     free = iter(free_ports(count * len(picked)))
     for index in range(count):
         yield {

@@ -23,6 +23,8 @@ _HELP = {
     "kafka.listen": "Address of the Kafka server. Port 0 picks a free port.",
     "http.listen": "Address of the HTTP server, which also serves health and metrics. Port 0"
     " picks a free port.",
+    "native.listen": "Address of the native server, such as 127.0.0.1:1992. The default is none."
+    " Port 0 picks a free port.",
     "kafka.advertise": "Address that is returned to Kafka clients, if it differs from --kafka.",
     "topics.durability": "Default durability class of topics.",
     "topics.partitions": "Default number of partitions of a new topic.",
@@ -37,8 +39,8 @@ _HELP = {
     "cluster.peer_advertised": "Address that other nodes connect to, if it differs from --peer.",
     "cluster.rack": "Rack, zone or site of the node. Replicas are spread over them.",
     "node.processes": "Run several node processes that form a local cluster, each with a data"
-    " directory below --data. The ports of the first are those of --kafka and --http; each other"
-    " process has the next ones.",
+    " directory below --data. The ports of the first are those of --kafka, --http and --native;"
+    " each other process has the next ones.",
     "node.cpus": "Processors that the node may run on: 0-3,6. With --processes, each process gets"
     " its part of them. The default is all that the system allows.",
     "node.insecure": "Allow connections from other machines although there is no authentication.",

@@ -64,6 +64,7 @@ def report(configuration: Configuration, events: EventWriter, server: Node) -> N
         extra={
             "kafka": str(server.kafka),
             "http": server.http_url,
+            **({} if server.native is None else {"native": str(server.native)}),
             **({} if server.peer is None else {"peer": str(server.peer)}),
             "advertised": str(server.broker.advertised),
             "after_ms": process_age_ms(),
@@ -103,6 +104,8 @@ def block(configuration: Configuration, machine: Machine, server: Node) -> str:
     ]  # fmt: skip
     if not sys.stdout.isatty():  # Otherwise they are log events.
         rows += [("kafka", str(server.kafka)), ("http", server.http_url)]
+        if server.native is not None:
+            rows.append(("native", str(server.native)))
         if server.peer is not None:
             rows.append(("peer", str(server.peer)))
     lines = [f"millstream {millstream.__version__}"]

@@ -15,8 +15,8 @@ from millstream.observe.metrics.metric import (
     gauge,
     histogram,
 )
-from millstream.servers.kafka.counters import RequestCounter
 from millstream.servers.kafka.listener import KafkaListener
+from millstream.servers.request_counters import RequestCounter
 
 KAFKA_SERVER_METRICS: Sequence[MetricDeclaration[KafkaListener]] = (
     gauge(

@@ -35,6 +35,13 @@ from millstream.observe.metrics.metadata import (
     listed_metadata_durations,
 )
 from millstream.observe.metrics.metric import LabelledSources, MetricReading, MetricSection
+from millstream.observe.metrics.native_server import (
+    NATIVE_DURATIONS,
+    NATIVE_REQUESTS,
+    NATIVE_SERVER,
+    listed_native_durations,
+    listed_native_requests,
+)
 from millstream.observe.metrics.peers import (
     FORWARDS,
     PEER_CALLS,
@@ -66,6 +73,7 @@ if TYPE_CHECKING:
     from millstream.clients.peer.pool import PeerPool
     from millstream.cluster.forwarding.counters import ForwardCounters
     from millstream.cluster.replication.replica_manager import ReplicaManager
+    from millstream.servers.native.listener import NativeListener
     from millstream.servers.peer.listener import PeerListener
 
 CLUSTER_SECTIONS: Sequence[MetricSection[Any]] = (
@@ -80,6 +88,9 @@ CLUSTER_SECTIONS: Sequence[MetricSection[Any]] = (
     REPLICA_LAGS,
 )
 """Metrics that only a node of a cluster has."""
+
+NATIVE_SECTIONS: Sequence[MetricSection[Any]] = (NATIVE_SERVER, NATIVE_REQUESTS, NATIVE_DURATIONS)
+"""Metrics that only a node with a native server has."""
 
 SECTIONS: Sequence[MetricSection[Any]] = (
     HEALTH,
@@ -99,6 +110,7 @@ SECTIONS: Sequence[MetricSection[Any]] = (
     METADATA_DURATIONS,
     ACCESS,
     TELEMETRY,
+    *NATIVE_SECTIONS,
     *CLUSTER_SECTIONS,
 )
 """All metrics of a node, except those of its process."""
@@ -117,6 +129,7 @@ class NodeMetrics:
         health: Callable[[], Health],
         watch: LoopWatch,
         telemetry: TelemetryCounters | None = None,
+        native: NativeListener | None = None,
         peer_server: PeerListener | None = None,
         peer_pool: PeerPool | None = None,
         forwards: ForwardCounters | None = None,
@@ -129,6 +142,7 @@ class NodeMetrics:
         self._health = health
         self._watch = watch
         self._telemetry = telemetry or TelemetryCounters()
+        self._native = native
         self._peer_server = peer_server
         self._peer_pool = peer_pool
         self._forwards = forwards
@@ -171,6 +185,10 @@ class NodeMetrics:
         access = broker.access
         yield ACCESS, [((), self._no_access if access is None else access.counters)]
         yield TELEMETRY, [((), self._telemetry)]
+        if (native := self._native) is not None:
+            yield NATIVE_SERVER, [((), native)]
+            yield NATIVE_REQUESTS, listed_native_requests(native)
+            yield NATIVE_DURATIONS, listed_native_durations(native)
         if (server := self._peer_server) is not None:
             yield PEER_SERVER, [((), server)]
             yield PEER_REQUESTS, listed_peer_requests(server)

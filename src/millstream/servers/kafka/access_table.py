@@ -9,42 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
-from millstream.broker.access.resources import Operation, ResourceType
+from millstream.broker.access.resources import Operation
+from millstream.servers.api_needs import OPEN, ApiNeeds
 
 _R, _W, _C, _D = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
 _ALTER, _DESCRIBE = Operation.ALTER, Operation.DESCRIBE
 _SEE_CONFIGS, _SET_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
 
-
-class ApiNeeds(NamedTuple):
-    """The operation that an API does on each type of resource that it names."""
-
-    topic: Operation | None = None
-    group: Operation | None = None
-    transactional_id: Operation | None = None
-    cluster: Operation | None = None
-    is_filtered: bool = False
-    """Whether it lists resources: those that the caller may not describe are left out."""
-    is_cluster_enough: bool = False
-    """Whether the right to the cluster replaces that to a topic or group."""
-    is_open: bool = False
-    """Whether everyone may use it, even before a login."""
-
-    def on(self, kind: ResourceType) -> Operation:
-        """Return the operation on resources of a type."""
-        operation = {
-            ResourceType.TOPIC: self.topic,
-            ResourceType.GROUP: self.group,
-            ResourceType.TRANSACTIONAL_ID: self.transactional_id,
-            ResourceType.CLUSTER: self.cluster,
-        }[kind]
-        assert operation is not None, f"the API has a row for resources of type {kind.name}"
-        return operation
-
-
-OPEN = ApiNeeds(is_open=True)
 
 NEEDS: Mapping[int, ApiNeeds] = MappingProxyType(
     {

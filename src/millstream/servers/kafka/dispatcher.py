@@ -16,14 +16,15 @@ from millstream.protocols.kafka.header import decode_request_header
 from millstream.servers.block_pool import ReceiveBlock
 from millstream.servers.deferred_response import DeferredResponse
 from millstream.servers.kafka.access_table import NEEDS
-from millstream.servers.kafka.counters import KafkaCounters, RequestCounter
+from millstream.servers.kafka.counters import KafkaCounters
 from millstream.servers.kafka.fast_produce import PendingFastProduce, begin_fast_produce
 from millstream.servers.kafka.fetch_session import FetchSessions
 from millstream.servers.kafka.handlers.versions import unsupported_version
 from millstream.servers.kafka.pending_request import PendingRequest
 from millstream.servers.kafka.request_context import RequestContext
-from millstream.servers.kafka.response_memory import ResponseMemory
 from millstream.servers.kafka.spans import describe_topics
+from millstream.servers.request_counters import RequestCounter
+from millstream.servers.response_memory import ResponseMemory
 from millstream.storage.disk.background_tasks import BackgroundTasks
 from millstream.tracing import Tracer, traced_as
 

@@ -29,7 +29,6 @@ from millstream.protocols.kafka.fast_produce import (
 from millstream.protocols.kafka.messages.produce import ProduceResponse, ProduceResponseTopic
 from millstream.records.batch import CRC_END, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
 from millstream.servers.block_pool import ReceiveBlock
-from millstream.servers.kafka.counters import RequestCounter
 from millstream.servers.kafka.handlers.produce import (
     ALL,
     LEADER,
@@ -39,6 +38,7 @@ from millstream.servers.kafka.handlers.produce import (
 )
 from millstream.servers.kafka.pending_request import WAIT_STEP_NAMES, encode_response
 from millstream.servers.kafka.spans import describe
+from millstream.servers.request_counters import RequestCounter
 from millstream.storage.append.pending_append import Appended
 from millstream.tracing import Span
 

@@ -15,9 +15,9 @@ from millstream.protocols.kafka.header import encode_response_header
 from millstream.records.batch import Bytes
 from millstream.servers.block_pool import ReceiveBlock
 from millstream.servers.deferred_response import DeferredResponse
-from millstream.servers.kafka.counters import RequestCounter
 from millstream.servers.kafka.request_context import RequestContext
 from millstream.servers.kafka.spans import describe
+from millstream.servers.request_counters import RequestCounter
 from millstream.tracing import Span
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millstream.servers.kafka.kafka_protocol import KafkaProtocol
+    from millstream.servers.request_connection import RequestConnection
 
 TURN_REQUESTS_MAX = 64
 """Requests that are started in one turn of the loop if one connection has a backlog."""
@@ -43,7 +43,7 @@ class Backlogs:
 
     def __init__(self, yield_to_syncs: Callable[[], None] = lambda: None) -> None:
         self._yield_to_syncs = yield_to_syncs
-        self._connections: deque[KafkaProtocol] = deque()
+        self._connections: deque[RequestConnection] = deque()
         self._is_scheduled = False
         self._short_slices = 0
 
@@ -56,7 +56,7 @@ class Backlogs:
         """Note that a connection without a backlog has sent a request."""
         self._short_slices = SHORT_SLICES
 
-    def add(self, connection: KafkaProtocol) -> None:
+    def add(self, connection: RequestConnection) -> None:
         """Let a connection start requests in later turns. It must not be in the queue."""
         self._connections.append(connection)
         self._schedule()

@@ -9,13 +9,13 @@ connections are closed whose clients read nothing, the longest of them first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millstream.servers.kafka.fetch_session import FetchSessions
-    from millstream.servers.kafka.kafka_protocol import KafkaProtocol
+    from millstream.servers.request_connection import RequestConnection
 
 COUNTED_SHARE = 0.75
 """The share of the limit that what is counted may use. The rest is for what is not: buffers that
@@ -31,14 +31,19 @@ SHARE_LEAST = 64 * 1024
 SHED_FETCHES_MAX = 256
 """Waiting fetches that are answered in one turn of the loop."""
 
+_NOBODY_WAITS: Mapping[Any, Callable[[], None]] = MappingProxyType({})
+
 
 class ResponseMemory:
     """Counts the memory of one listener. Belongs to an event loop."""
 
-    def __init__(self, *, bytes_max: int, fetch_sessions: FetchSessions) -> None:
+    def __init__(
+        self, *, bytes_max: int, waiting: Mapping[Any, Callable[[], None]] = _NOBODY_WAITS
+    ) -> None:
+        """Make the counter; the values of `waiting` answer fetches that wait for records."""
         self._bytes_max = int(bytes_max * COUNTED_SHARE)
-        self._fetch_sessions = fetch_sessions
-        self._unread: dict[KafkaProtocol, int] = {}
+        self._waiting = waiting
+        self._unread: dict[RequestConnection, int] = {}
         self._unread_bytes = 0
         self._is_shedding = False
         self.held_bytes = 0
@@ -59,14 +64,14 @@ class ResponseMemory:
         if self.held_bytes + self._unread_bytes > self._bytes_max:
             self._shed_soon()
 
-    def note_unread(self, connection: KafkaProtocol, size: int) -> None:
+    def note_unread(self, connection: RequestConnection, size: int) -> None:
         """Count the bytes that the socket of a client does not take; an earlier count ends."""
         self._unread_bytes += size - self._unread.get(connection, 0)
         self._unread[connection] = size
         if self.used_bytes > self._bytes_max:
             self._shed_soon()
 
-    def note_read(self, connection: KafkaProtocol) -> None:
+    def note_read(self, connection: RequestConnection) -> None:
         """Stop counting: the client has read its responses, or is gone."""
         self._unread_bytes -= self._unread.pop(connection, 0)
 
@@ -78,11 +83,11 @@ class ResponseMemory:
     def _shed(self) -> None:
         """Free memory: answer fetches that wait, then close connections that do not read."""
         self._is_shedding = False
-        for finish in _first(self._fetch_sessions.waiting.values(), SHED_FETCHES_MAX):
+        for finish in _first(self._waiting.values(), SHED_FETCHES_MAX):
             if self.used_bytes <= self._bytes_max:
                 return
             finish()
-        if self._fetch_sessions.waiting:
+        if self._waiting:
             return  # Their memory is free when the responses are sent.
         now = asyncio.get_running_loop().time()
         for connection in sorted(self._unread, key=lambda session: session.stalled_since or now):

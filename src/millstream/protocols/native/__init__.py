@@ -1,0 +1,1 @@
+"""The native protocol: frames, operations, records and error codes."""

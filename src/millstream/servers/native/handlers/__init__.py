@@ -1,0 +1,1 @@
+"""Handlers of the native operations, one module for each family."""

@@ -1,0 +1,13 @@
+"""Keepalive: the same frame back."""
+
+from __future__ import annotations
+
+from millstream.protocols.native.frame import Frame, FrameHeader, keepalive_frame
+from millstream.protocols.native.operations import Operation, check_empty
+from millstream.servers.native.native_context import NativeContext
+
+
+def keepalive(_: FrameHeader, body: memoryview, __: NativeContext) -> Frame:
+    """Tell a client that it is heard; its connection is not idle."""
+    check_empty(body, Operation.KEEPALIVE)
+    return keepalive_frame()
