@@ -67,8 +67,8 @@ class FrameConnection(asyncio.BufferedProtocol, ABC):
             return
         # Whatever the socket did not take is counted until all of it is sent: the last byte of a
         # response keeps all of it in memory.
-        # Transports of TLS take a buffer for full from its limit on: with a limit of 0, an empty one
-        # too, and never say that it was read.
+        # Transports of TLS take a buffer for full from its limit on: with a limit of 0, an empty
+        # one too, and never say that it was read.
         is_tls = transport.get_extra_info("ssl_object") is not None
         transport.set_write_buffer_limits(high=max(self.UNSENT_BYTES_MAX, int(is_tls)), low=0)
 
