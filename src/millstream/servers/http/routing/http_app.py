@@ -121,7 +121,9 @@ class HttpApp:
         self._is_starting = is_starting
         self._is_console_writable = is_console_writable
         self._access = None if context is None else context.access
-        self._slots = None if context is None else context.broker.caps.requests
+        self._slots = (
+            None if context is None or context.access is None else context.broker.caps.requests
+        )
         self._running = RunningRequests(self._access)
         # Every operation is counted from 0, so that it is visible before its first request.
         for path in self.router.paths.values():
