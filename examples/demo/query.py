@@ -1,4 +1,4 @@
-"""Chapter 3: one query over the topic and the table, a plot of its result, and the lake."""
+"""Chapter 3: one query over the topic and the table, and a plot of its result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import lake
 from node import Node
 from output import explain, java_stderr_to, show, show_code
 from pipeline import ARCHIVE
@@ -26,15 +25,14 @@ def present(node: Node, directory: Path, events: int) -> None:
     show_code(compare)
     with java_stderr_to(directory / "java"), running_session("millstream demo", conf=CONF) as spark:
         rows = compare(spark, node.bootstrap, str(directory / ARCHIVE)).collect()
-        show(table(rows[:5]))
-        show(f"... {len(rows):,} rows")
-        counted, archived = sum(row.counted for row in rows), sum(row.archived for row in rows)
-        show(f"{events:,} clicks sent, {counted:,} counted in the topic, {archived:,} in the table")
-        assert all(row.counted == row.archived for row in rows)
-        assert counted == events
-        explain("Plot the result.")
-        draw(rows)
-        lake.present(node, directory, spark, events)
+    show(table(rows[:5]))
+    show(f"... {len(rows):,} rows")
+    counted, archived = sum(row.counted for row in rows), sum(row.archived for row in rows)
+    show(f"{events:,} clicks sent, {counted:,} counted in the topic, {archived:,} in the table")
+    assert all(row.counted == row.archived for row in rows)
+    assert counted == events
+    explain("Plot the result.")
+    draw(rows)
 
 
 def compare(spark: SparkSession, bootstrap: str, archive: str) -> DataFrame:
