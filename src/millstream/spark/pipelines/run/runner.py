@@ -19,6 +19,7 @@ from millstream.spark.pipelines.run.checkpoints import held_checkpoints
 from millstream.spark.pipelines.run.progress import BatchProgress, batch_of
 from millstream.spark.pipelines.run.query import start_query
 from millstream.spark.pipelines.run.views import make_views
+from millstream.spark.session import prepare_streams
 
 POLL_SECONDS = 0.2
 """Interval between polls of the queries: short for a user, and far below the time in which
@@ -57,6 +58,7 @@ def run(
     session = spark.newSession()
     queries = _Queries(observe)
     with held_checkpoints(session, pipeline):
+        prepare_streams(session)
         try:
             queries.start(session, pipeline, is_once=is_once)
             while not stop.is_set() and queries.are_running():
