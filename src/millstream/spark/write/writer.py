@@ -46,6 +46,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from millstream.errors import DataLost, InvalidConfig, UnknownTopic
+from millstream.spark.catalog import read_only_columns
 from millstream.spark.options import WriteOptions
 from millstream.spark.topic_values import TopicValues, find_values
 from millstream.spark.write.sink_schema import check_sink
@@ -160,6 +161,9 @@ def _checked(options: WriteOptions, schema: StructType, *, overwrite: bool) -> T
     """Check the schema of the rows, and return the declarations of values."""
     if overwrite:
         raise InvalidConfig("mode must be append, got overwrite: a topic cannot be overwritten")
+    if options.is_table:
+        left_out = read_only_columns(schema.fieldNames())
+        schema = StructType([field for field in schema if field.name not in left_out])
     if any(name.lower() == "value" for name in schema.fieldNames()):
         check_sink(schema, options)
         return TopicValues(options.value)
