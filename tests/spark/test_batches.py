@@ -211,3 +211,14 @@ def test_columns_are_named_in_any_case(spark, node, topic):
     assert read.columns == ["OFFSET", "VALUE"]
     assert [tuple(row) for row in read.where("Offset = 0").collect()] == [(0, b"b")]
     assert load(spark, node, topic, columns="KEY").first().key == b"a"
+
+
+def test_the_plan_shows_what_was_pushed_down(spark, node, topic, capsys):
+    create(node, topic)
+    frame = load(spark, node, topic).where("partition = 0 AND length(value) > 3")
+    frame.explain("formatted")
+    plan = capsys.readouterr().out
+    pushed = next(line for line in plan.splitlines() if "PushedFilters" in line)
+    assert "EqualTo" in pushed
+    assert "partition" in pushed
+    assert "length" not in pushed

@@ -15,9 +15,9 @@ from millstream.spark.write.writer import SinkCommitMessage
 from pyspark_millstream import DefaultSource
 source = DefaultSource({"bootstrap.servers": "127.0.0.1:1", "topic": "orders", "timeoutMs": "1"})
 writer = source.streamWriter(StructType([StructField("value", BinaryType())]), False)
-transaction = TaskTransaction("spark-query/q/0/0", ClientProducerId(1, 0), 5)
+transaction = TaskTransaction("spark-query/q/1/0/0", ClientProducerId(1, 0), 5)
 try:
-    writer.commit([SinkCommitMessage("spark-query/q", transaction)], 0)
+    writer.commit([SinkCommitMessage("spark-query/q", 1, transaction)], 0)
 except Exception as error:
     assert type(error).__name__ == "NodeUnreachable", error
 else:

@@ -7,6 +7,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from millstream.spark.read.stream_reader import lag
+from millstream.spark.session import prepare_streams
 from tests.spark.topics import create, evict, produce
 
 
@@ -125,3 +126,26 @@ def test_a_topic_that_is_deleted_while_a_stream_reads_it_fails_the_query(
             query.awaitTermination(120)
     finally:
         query.stop()
+
+
+def test_streams_that_start_add_nothing_to_the_variables_that_they_share(
+    spark, node, topic, tmp_path
+):
+    create(node, topic)
+    produce(node, topic, [b"a"])
+    session = spark.newSession()
+    manager = session._jsparkSession.sessionState().dataSourceManager()
+    source = manager.lookupDataSource("millstream").dataSourceCls()
+    # What Spark sets by itself is taken away, as if no stream had run in this process before.
+    for name in list(source.envVars()):
+        if name.startswith("SPARK_"):
+            source.envVars().remove(name)
+    prepare_streams(session)
+    names = set(source.envVars())
+    reader = session.readStream.format("millstream").option("bootstrap.servers", node.bootstrap)
+    rows = reader.option("topic", topic).option("startingOffsets", "earliest").load()
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert query.lastProgress["numInputRows"] == 1
+    assert set(source.envVars()) == names

@@ -263,15 +263,15 @@ SECURITY_OPTIONS: Mapping[str, str] = MappingProxyType(
 _SECRET_OPTIONS = re.compile(r"(kafka\.)?(sasl\.password|sasl\.jaas\.config|ssl\.key\.password)")
 """Options that other clients have, and that would put a secret into plans and the UI of Spark."""
 
-_CATALOG_OPTIONS = frozenset(
+CATALOG_OPTIONS = frozenset(
     {"provider", "owner", "location", "external", "comment", "is_managed_location"}
 )
 """Properties of a table in Spark's catalog, which Spark passes on with its options."""
 
-_CATALOG_PREFIX = "option."
+CATALOG_PREFIX = "option."
 """Of the options of a table in the catalog, which Spark passes on a second time."""
 
-_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "path"}) | _CATALOG_OPTIONS
+_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "path"}) | CATALOG_OPTIONS
 """Options of a writer that Spark itself uses, and also passes on."""
 
 
@@ -345,6 +345,8 @@ class WriteOptions:
     codec: Codec = Codec.NONE
     batch_bytes: int = BATCH_BYTES
     value: ValueOptions = field(default_factory=ValueOptions)
+    is_table: bool = False
+    """Whether rows have all columns of a table in the catalog, also those of readers only."""
 
 
 def security_options(security: KafkaSecurity) -> dict[str, str]:
@@ -359,7 +361,7 @@ def security_options(security: KafkaSecurity) -> dict[str, str]:
 
 def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """Parse the options of a source; raises `InvalidConfig` for invalid ones."""
-    reader = _OptionReader(options, READ_OPTIONS, ignored=_CATALOG_OPTIONS)
+    reader = _OptionReader(options, READ_OPTIONS, ignored=CATALOG_OPTIONS)
     if is_stream and (ending := reader.first("endingOffsets", "endingTimestamp")):
         raise InvalidConfig(f"option {ending} is for batches: a stream has no end")
     isolation = reader.choice("isolation", {level.value: level for level in Isolation})
@@ -400,7 +402,7 @@ def _history(reader: _OptionReader, isolation: Isolation | None) -> str | None:
     return AUTO if history.lower() == AUTO else history
 
 
-def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+def parse_write_options(options: Mapping[str, str], *, is_table: bool = False) -> WriteOptions:
     """Parse the options of a sink; raises `InvalidConfig` for invalid ones."""
     reader = _OptionReader(options, WRITE_OPTIONS, ignored=_SPARK_OPTIONS)
     codecs = {codec.name.lower(): codec for codec in Codec}
@@ -418,7 +420,22 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         codec=Codec.NONE if codec is None else codec,
         batch_bytes=reader.number("batchBytes") or BATCH_BYTES,
         value=_value(reader),
+        is_table=is_table,
     )
+
+
+def named(options: Mapping[str, str], known: Mapping[str, OptionHelp]) -> dict[str, str]:
+    """Return the known options among the given ones: how each is spelled there, by its name."""
+    names = _names(known)
+    return {names[given.lower()]: given for given in options if given.lower() in names}
+
+
+def _names(known: Mapping[str, OptionHelp]) -> dict[str, str]:
+    """Return the name of each option by all of its names in lower case."""
+    names = {name.lower(): name for name in known}
+    return names | {
+        alias.lower(): name for name, option in known.items() for alias in option.aliases
+    }
 
 
 def _job_sequence(reader: _OptionReader) -> int | None:
@@ -557,13 +574,12 @@ class _OptionReader:
         *,
         ignored: frozenset[str] = frozenset(),
     ) -> None:
-        names = {name.lower(): name for name in known}
-        names |= {alias.lower(): name for name, option in known.items() for alias in option.aliases}
+        names = _names(known)
         self._values: dict[str, str] = {}
         for given, value in options.items():
             name = names.get(given.lower())
             if name is None:
-                if given.lower() in ignored | IGNORED or given.lower().startswith(_CATALOG_PREFIX):
+                if given.lower() in ignored | IGNORED or given.lower().startswith(CATALOG_PREFIX):
                     continue
                 if _SECRET_OPTIONS.fullmatch(given.lower()):
                     raise InvalidConfig(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,16 @@ _COMMON = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",  # Off by default.
 }
+
+_STREAM_VARIABLES = (
+    "SPARK_LOCAL_DIRS",
+    "SPARK_AUTH_SOCKET_TIMEOUT",
+    "SPARK_BUFFER_SIZE",
+    "SPARK_PYTHON_RUNTIME",
+)
+"""Variables that Spark sets for the Python process of each stream."""
+
+logger = logging.getLogger(__name__)
 
 _LOCAL = {
     # The executors are threads of the driver, so nothing connects to it from outside.
@@ -93,6 +104,25 @@ def _is_running() -> bool:
     from pyspark import SparkContext  # noqa: PLC0415
 
     return SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public way to ask.
+
+
+def prepare_streams(spark: SparkSession) -> None:
+    """Make it safe to start several streams at the same time in a session.
+
+    All streams share the map of environment variables of the data source, and Spark adds these to
+    it, without a lock, when a stream starts its Python process. Two at once can break the map (its
+    size is not that of its content), and from then on no task can be serialized. With the names in
+    the map, they only replace values.
+    """
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - requires Spark.
+
+    try:
+        sources = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001
+        variables = sources.lookupDataSource("millstream").dataSourceCls().envVars()
+        for name in _STREAM_VARIABLES:
+            variables.putIfAbsent(name, "")
+    except Py4JError as error:
+        logger.warning("streams that start at the same time may fail: %s", error)
 
 
 def _register(spark: SparkSession) -> None:

@@ -20,8 +20,20 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from millstream.errors import InvalidConfig, MillstreamError
+from millstream.spark.catalog import (
+    check_table_options,
+    is_being_created,
+    options_to_read,
+    options_to_write,
+    with_options,
+)
 from millstream.spark.columns import TABLE, check_schema, is_table_name, table_schema
-from millstream.spark.options import ReadOptions, parse_read_options, parse_write_options
+from millstream.spark.options import (
+    ReadOptions,
+    WriteOptions,
+    parse_read_options,
+    parse_write_options,
+)
 from millstream.spark.topic_values import TopicValues, find_values
 
 # Spark starts a Python process for most steps of a query, and each imports this module. Imports
@@ -40,12 +52,15 @@ class MillstreamDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns for the options, including typed columns."""
         # Spark does not say here whether this is a stream; the columns are the same.
-        options = parse_read_options(self.options, is_stream=False)
-        return table_schema(
+        is_table = is_being_created(self.options)
+        given = check_table_options(self.options) if is_table else self.options
+        options = parse_read_options(given, is_stream=False)
+        columns = table_schema(
             include_headers=options.include_headers,
             columns=options.columns,
             typed=_typed(_values(options)),
         )
+        return with_options(columns, self.options) if is_table else columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of a batch. A user may give a `schema` with some of the columns."""
@@ -55,7 +70,7 @@ class MillstreamDataSource(DataSource):
         # off, Spark refuses a reader that has `pushFilters`.
         caller = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001
         kind = PushdownReader if caller == _PUSHING_WORKER else BatchReader
-        options = parse_read_options(self.options, is_stream=False)
+        options = parse_read_options(options_to_read(self.options, schema), is_stream=False)
         return kind(options, _checked(options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -63,7 +78,7 @@ class MillstreamDataSource(DataSource):
         from millstream.spark.read.stream_reader import StreamReader  # noqa: PLC0415
 
         try:
-            options = parse_read_options(self.options, is_stream=True)
+            options = parse_read_options(options_to_read(self.options, schema), is_stream=True)
             return StreamReader(options, _checked(options, schema), schema)
         except MillstreamError as error:
             return FailedStreamReader(error)
@@ -71,7 +86,7 @@ class MillstreamDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         from millstream.spark.write.writer import BatchWriter  # noqa: PLC0415
 
-        return BatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
+        return BatchWriter(self._to_write(schema), schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802
         self,
@@ -80,7 +95,11 @@ class MillstreamDataSource(DataSource):
     ) -> DataSourceStreamWriter:
         from millstream.spark.write.writer import StreamWriter  # noqa: PLC0415
 
-        return StreamWriter(parse_write_options(self.options), schema, overwrite=overwrite)
+        return StreamWriter(self._to_write(schema), schema, overwrite=overwrite)
+
+    def _to_write(self, schema: StructType) -> WriteOptions:
+        options, is_table = options_to_write(self.options, schema)
+        return parse_write_options(options, is_table=is_table)
 
 
 def _checked(options: ReadOptions, schema: StructType) -> TopicValues:

@@ -16,18 +16,24 @@ from pyspark.sql.types import StringType, StructField, StructType
 from millstream.broker.transactions.coordinator import TransactionCoordinator
 from millstream.errors import DataLost, InvalidConfig, MillstreamError
 from millstream.spark.options import parse_write_options
-from millstream.spark.write.writer import QUERY_ID, TASKS_MAX, BatchWriter, StreamWriter
+from millstream.spark.write.writer import (
+    QUERY_ID,
+    RUN_ID,
+    TASKS_MAX,
+    BatchWriter,
+    StreamWriter,
+)
 from tests.spark.topics import consume, create, values
 
 SCHEMA = StructType([StructField("value", StringType())])
 
 
 @contextlib.contextmanager
-def task(partition, attempt=0, query="query"):
+def task(partition, attempt=0, query="query", run="run"):
     """Pretend to be a Spark task within the block."""
     context = TaskContext()
     context._partitionId, context._attemptNumber = partition, attempt
-    context._localProperties = {QUERY_ID: query}
+    context._localProperties = {QUERY_ID: query, RUN_ID: run}
     TaskContext._setTaskContext(context)
     try:
         yield
@@ -45,9 +51,9 @@ def options(node, topic):
 def write(options):
     """Write values as a task of the query `query`; return its message to the driver."""
 
-    def write(*found, partition=0, attempt=0, query="query"):
+    def write(*found, partition=0, attempt=0, query="query", run="run"):
         writer = StreamWriter(options, SCHEMA, overwrite=False)
-        with task(partition, attempt, f"{options.topic}-{query}"):
+        with task(partition, attempt, f"{options.topic}-{query}", run):
             return writer.write(iter([pa.record_batch({"value": list(found)})]))
 
     return write
@@ -108,10 +114,59 @@ def test_a_micro_batch_of_a_checkpoint_that_was_rewound_fails(node, topic, write
 
 
 def test_a_driver_that_starts_anew_takes_over_what_the_former_left(node, topic, write, commit):
-    write("a", partition=0)
-    write("b", partition=1)
+    write("a", partition=0, run="killed")
+    write("b", partition=1, run="killed")
     commit(0, write("a", partition=0), write("b", partition=1))
     assert values(node, topic) == [b"a", b"b"]
+
+
+def test_a_task_of_a_killed_driver_that_works_on_does_not_fence_those_of_the_next(
+    node, topic, options, write, commit
+):
+    written = write("a")
+    write("a", run="killed")
+    commit(0, written)
+    assert values(node, topic) == [b"a"]
+    assert open_ids(node, options) == []
+
+
+def test_a_killed_driver_that_gives_up_does_not_end_the_tasks_of_the_next(
+    node, topic, write, commit, options
+):
+    of_the_killed, written = write("a", run="killed"), write("a")
+    StreamWriter(options, SCHEMA, overwrite=False).abort([of_the_killed, None], 0)
+    commit(0, written)
+    assert values(node, topic) == [b"a"]
+
+
+@pytest.mark.parametrize("sequence", [None, 0])
+def test_two_runs_of_a_job_at_once_are_written_once(node, topic, options, sequence):
+    named = replace(options, job_id=f"{topic}/job", job_sequence=sequence)
+    killed, running = (BatchWriter(named, SCHEMA, overwrite=False) for _ in range(2))
+    rows = pa.record_batch({"value": ["a"]})
+    with task(0, query=None):
+        written = running.write(iter([rows]))
+        of_the_killed = killed.write(iter([rows]))
+    killed.abort([of_the_killed, None])
+    running.commit([written])
+    assert values(node, topic) == [b"a"]
+
+    with task(0, query=None):
+        of_the_killed = killed.write(iter([rows]))
+    killed.commit([of_the_killed])
+    assert values(node, topic) == [b"a"]
+    names = {one.transactional_id for one in node.server.broker.transactions.all()}
+    assert not any(topic in name for name in names), "they are not used again"
+
+
+def test_the_batches_of_a_query_use_the_same_ids_again(node, topic, options):
+    for sequence in range(3):
+        named = replace(options, job_id=f"{topic}-job", job_sequence=sequence)
+        writer = BatchWriter(named, SCHEMA, overwrite=False)
+        with task(0):
+            writer.commit([writer.write(iter([pa.record_batch({"value": ["a"]})]))])
+    names = {one.transactional_id for one in node.server.broker.transactions.all()}
+    assert len([name for name in names if topic in name]) == 1
 
 
 def test_a_task_that_seemed_dead_cannot_be_published_by_anyone(node, topic, write, commit):
@@ -126,7 +181,7 @@ def test_all_tasks_are_published_or_none(node, topic, write, commit):
     overtaken = write("a", partition=0)
     others = [write("b", partition=1), write("c", partition=2)]
     write("a again", partition=0)
-    with pytest.raises(MillstreamError, match="query/0/0"):
+    with pytest.raises(MillstreamError, match=r"query/\d+/0/0"):
         commit(0, overtaken, *others)
     assert values(node, topic) == []
 

@@ -4,11 +4,11 @@
     transactions    the same, of the id without the numbers at its end:
 
                     spark-query/2b7c           the publisher  ┐
-                    spark-query/2b7c/0/0       its first task ├─ all hash as `spark-query/2b7c`
-                    spark-query/2b7c/12/1      another task   ┘
+                    spark-query/2b7c/9/0/0     its first task ├─ all hash as `spark-query/2b7c`
+                    spark-query/2b7c/9/12/1    another task   ┘
 
 A publication commits the transactions of one publisher by one put, so their ids must be in the
-partition of the publisher. Its tasks use the id `<publisher>/<number>/<number>`; therefore all
+partition of the publisher. Its tasks use the id `<publisher>/<run>/<task>/<attempt>`; therefore all
 segments at the end of an id that are numbers are left out. This holds for every publisher, also for
 one whose own name ends with a number.
 

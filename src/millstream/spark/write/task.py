@@ -17,6 +17,7 @@ from millstream.clients.kafka.client import KafkaClient
 from millstream.config.schema import MIB
 from millstream.errors import InvalidRecord, MillstreamError
 from millstream.formats.typed_columns import encode_values
+from millstream.spark.catalog import read_only_columns
 from millstream.spark.options import WriteOptions
 from millstream.spark.topic_values import TopicValues
 from millstream.spark.write.row_sender import RowSender
@@ -45,7 +46,8 @@ def write_rows(
     value_format = values.format() if values.is_typed else None
     try:
         for merged in merge_batches(rows):
-            table = _as_parts(merged, is_typed=values.is_typed)
+            given = _insertable(merged, options.topic) if options.is_table else merged
+            table = _as_parts(given, is_typed=values.is_typed)
             if sender is None:
                 sender = RowSender(
                     node,
@@ -75,6 +77,29 @@ def _abort(sender: RowSender) -> None:
         sender.abort()
     except MillstreamError as error:
         logger.warning("the transaction of a failed task could not be aborted: %s", error)
+
+
+def _insertable(table: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
+    """Return rows of a table without columns that have no meaning in an INSERT, and are null."""
+    left_out = read_only_columns(table.schema.names)
+    for name in left_out:
+        if table.column(name).null_count < table.num_rows:
+            raise InvalidRecord(
+                f"column {name} of a table cannot be written, and must be null: name the columns"
+                " to insert, as in INSERT INTO orders (key, value) SELECT ..."
+            )
+    if topic is not None and "topic" in table.schema.names:
+        others = (
+            table.column("topic")
+            .drop_null()
+            .filter(pc.not_equal(table.column("topic").drop_null(), topic))
+        )
+        if len(others):
+            raise InvalidRecord(
+                f"a row has topic {others[0].as_py()!r}, and the table writes to topic {topic!r}:"
+                " leave topic out of the columns to insert"
+            )
+    return table.drop_columns(left_out)
 
 
 def _as_parts(table: pa.RecordBatch, *, is_typed: bool) -> pa.RecordBatch:

@@ -1,18 +1,18 @@
 """Batch and stream writers with exactly-once semantics.
 
-    task attempt   its own transactional producer, `<publisher>/<partition>/<attempt>`, writes to
-                   the target partitions and leaves its transaction open; while it runs, it renews
-                   the transactions of all tasks (`lease.py`)
+    task attempt   its own transactional producer, `<publisher>/<run>/<partition>/<attempt>`, writes
+                   to the target partitions and leaves its transaction open; while it runs, it
+                   renews the transactions of all tasks of its run (`lease.py`)
     driver         one request: commit the transactions of the attempts that Spark reports, abort
                    the other ones of this publisher, and store that (publisher, sequence) is done
 
 The node decides all of this with one durable write, so there is no intermediate state. If one of
 them crashes:
 
-    a task                 its transaction is not chosen: aborted by the task, with the decision, by
-                           the next attempt under the same id, or when nobody renews it
-    the driver, before     nothing was published. The restarted query runs the batch again, under
-                           the same ids, which ends the transactions left open
+    a task                 its transaction is not chosen: aborted by the task, with the decision, or
+                           when nobody renews it
+    the driver, before     nothing was published. The restarted query runs the batch again, and its
+                           publication ends the transactions left open
     the driver, after      the batch runs again, and its publication is answered as already done:
                            the second copy is aborted
     the node               its answers are durable; requests without an answer are sent again
@@ -20,14 +20,19 @@ them crashes:
 The publisher of a stream is the query id in its checkpoint, its sequence the number of the
 micro-batch. The publisher of a batch write is the option `jobId` or a new id, with sequence 0 or
 the option `jobSequence`.
+
+Python processes of a driver that was killed can work on for seconds. The number of the run in the
+ids keeps them from fencing the tasks of the restarted query, and its driver from ending theirs.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
@@ -41,6 +46,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from millstream.errors import DataLost, InvalidConfig, UnknownTopic
+from millstream.spark.catalog import read_only_columns
 from millstream.spark.options import WriteOptions
 from millstream.spark.topic_values import TopicValues, find_values
 from millstream.spark.write.sink_schema import check_sink
@@ -57,6 +63,8 @@ logger = logging.getLogger(__name__)
 QUERY_ID = "sql.streaming.queryId"
 """Property of a task with the id of its query, which stays the same over restarts."""
 
+RUN_ID = "spark.jobGroup.id"
+"""Property of a task of a query with the id of its run, which each restart changes."""
 
 TASKS_MAX = 10_000
 """Tasks of one write: the maximum number of transactions in one publication."""
@@ -67,6 +75,7 @@ class SinkCommitMessage(WriterCommitMessage):
     """Message of a task to the driver."""
 
     publisher: str
+    run: int
     transaction: TaskTransaction | None
     """`None` if the task had no rows."""
 
@@ -80,11 +89,15 @@ class BatchWriter(DataSourceArrowWriter):
         # Quoted, so that the prefix of one job never matches the ids of another.
         self._publisher = f"spark-job/{quote(options.job_id, safe='')}"
         self._sequence = options.job_sequence or 0
-        self._is_final = options.job_sequence is None
+        self._is_numbered = options.job_sequence is not None
+        self._run = _number_of(str(uuid.uuid4()))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Write the rows of a task."""
-        return _write(self._options, self._values, self._publisher, iterator)
+        # The batches of a query use the same ids again and again, and a node keeps few of them.
+        run = _run_of(_task()) if self._is_numbered else None
+        run = self._run if run is None else run
+        return _write(self._options, self._values, self._publisher, run, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the transactions of the tasks."""
@@ -94,19 +107,22 @@ class BatchWriter(DataSourceArrowWriter):
                 self._publisher,
                 self._sequence,
                 transactions,
-                is_final=self._is_final,
+                is_final=_runs(messages) == {self._run},
             )
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        """Abort the transactions of the tasks."""
-        _publish(
-            self._options,
-            self._publisher,
-            self._sequence,
-            [],
-            is_final=self._is_final,
-            committed=False,
-        )
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort the transactions of the tasks, and none of another run, if the run is known."""
+        runs = _runs(messages) or {None if self._is_numbered else self._run}
+        for run in runs:
+            _publish(
+                self._options,
+                self._publisher,
+                self._sequence,
+                [],
+                run=run,
+                is_final=run == self._run,
+                committed=False,
+            )
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -118,9 +134,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Write the rows of a task of a micro-batch."""
-        query_id = _task().getLocalProperty(QUERY_ID)
+        task = _task()
+        query_id, run = task.getLocalProperty(QUERY_ID), _run_of(task)
         assert query_id, "Spark sets this property for the tasks of a stream"
-        return _write(self._options, self._values, _stream_publisher(query_id), iterator)
+        assert run is not None, "Spark sets this property for the tasks of a stream"
+        return _write(self._options, self._values, _stream_publisher(query_id), run, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the transactions of the tasks."""
@@ -135,14 +153,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         checkpoint, if that can be read here. Otherwise tasks that failed have aborted their
         transactions, and those of tasks that were killed expire.
         """
-        for publisher in _publishers(messages) or _publishers_in(self._options.checkpoint):
-            _publish(self._options, publisher, batchId, [], committed=False)
+        for publisher, run in _owners(messages) or _owners_in(self._options.checkpoint):
+            _publish(self._options, publisher, batchId, [], run=run, committed=False)
 
 
 def _checked(options: WriteOptions, schema: StructType, *, overwrite: bool) -> TopicValues:
     """Check the schema of the rows, and return the declarations of values."""
     if overwrite:
         raise InvalidConfig("mode must be append, got overwrite: a topic cannot be overwritten")
+    if options.is_table:
+        left_out = read_only_columns(schema.fieldNames())
+        schema = StructType([field for field in schema if field.name not in left_out])
     if any(name.lower() == "value" for name in schema.fieldNames()):
         check_sink(schema, options)
         return TopicValues(options.value)
@@ -172,7 +193,11 @@ def _task() -> TaskContext:
 
 
 def _write(
-    options: WriteOptions, values: TopicValues, publisher: str, rows: Iterator[pa.RecordBatch]
+    options: WriteOptions,
+    values: TopicValues,
+    publisher: str,
+    run: int,
+    rows: Iterator[pa.RecordBatch],
 ) -> SinkCommitMessage:
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
     from millstream.spark.write.lease import TransactionLease  # noqa: PLC0415
@@ -184,9 +209,9 @@ def _write(
             f"a write must have at most {TASKS_MAX} tasks, because they are published together:"
             " use coalesce to reduce them"
         )
-    transactional_id = f"{publisher}/{task.partitionId()}/{task.attemptNumber()}"
+    transactional_id = f"{publisher}/{run}/{task.partitionId()}/{task.attemptNumber()}"
     with TransactionLease(
-        lambda: _renew(options, publisher),
+        lambda: _renew(options, publisher, run),
         lease_ms=options.transaction_lease_ms,
         duration_ms_max=options.transaction_timeout_ms,
     ):
@@ -197,11 +222,22 @@ def _write(
             options=options,
             values=values,
         )
-    return SinkCommitMessage(publisher, transaction)
+    return SinkCommitMessage(publisher, run, transaction)
 
 
-def _renew(options: WriteOptions, publisher: str) -> None:
-    """Renew the transactions of all tasks. Runs in a thread, so with connections of its own."""
+def _run_of(task: TaskContext) -> int | None:
+    """Return the number of the run of a query; `None` if the task belongs to none."""
+    run_id = task.getLocalProperty(RUN_ID) if task.getLocalProperty(QUERY_ID) else None
+    return _number_of(run_id) if run_id else None
+
+
+def _number_of(run_id: str) -> int:
+    """Return a run as a number: what follows the publisher in a transactional id is numbers."""
+    return int.from_bytes(blake2b(run_id.encode(), digest_size=6).digest(), "big")
+
+
+def _renew(options: WriteOptions, publisher: str, run: int) -> None:
+    """Renew the transactions of a run. Called in a thread, so with connections of its own."""
     from millstream.clients.kafka.publication import renew  # noqa: PLC0415
     from millstream.spark.source_cache import make_client  # noqa: PLC0415
 
@@ -209,7 +245,7 @@ def _renew(options: WriteOptions, publisher: str) -> None:
         renew(
             client,
             publisher=publisher,
-            prefix=f"{publisher}/",
+            prefix=f"{publisher}/{run}/",
             duration_ms_max=options.transaction_timeout_ms,
         )
 
@@ -220,9 +256,11 @@ def _publish(
     sequence: int,
     transactions: Sequence[TaskTransaction],
     *,
+    run: int | None = None,
     is_final: bool = False,
     committed: bool = True,
 ) -> None:
+    """Commit these transactions and abort all others: of the publisher, or of one of its runs."""
     from millstream.clients.kafka.publication import TransactionToPublish, publish  # noqa: PLC0415
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
 
@@ -230,7 +268,7 @@ def _publish(
         open_client(options.source),
         publisher=publisher,
         sequence=sequence,
-        prefix=f"{publisher}/",
+        prefix=f"{publisher}/" if run is None else f"{publisher}/{run}/",
         transactions=[
             TransactionToPublish(transaction.transactional_id, transaction.identity)
             for transaction in transactions
@@ -265,12 +303,25 @@ def _publishers(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
     return {message.publisher for message in _messages(messages)}
 
 
+def _runs(messages: Sequence[WriterCommitMessage | None]) -> set[int | None]:
+    """Return the run; none if no task was completed."""
+    return {message.run for message in _messages(messages)}
+
+
+def _owners(messages: Sequence[WriterCommitMessage | None]) -> set[tuple[str, int | None]]:
+    """Return the publisher and its run; none if no task was completed."""
+    return {(message.publisher, message.run) for message in _messages(messages)}
+
+
 def _stream_publisher(query_id: str) -> str:
     return f"spark-query/{query_id}"
 
 
-def _publishers_in(checkpoint: str | None) -> set[str]:
-    """Return the publisher of the stream with this checkpoint; none if it cannot be read here."""
+def _owners_in(checkpoint: str | None) -> set[tuple[str, int | None]]:
+    """Return the publisher of the stream with this checkpoint, with all of its runs.
+
+    There is none if the checkpoint cannot be read here.
+    """
     if checkpoint is None:
         return set()
     location = urlsplit(checkpoint)
@@ -278,6 +329,6 @@ def _publishers_in(checkpoint: str | None) -> set[str]:
         return set()
     try:
         stored = json.loads((Path(unquote(location.path)) / "metadata").read_bytes())
-        return {_stream_publisher(stored["id"])}
+        return {(_stream_publisher(stored["id"]), None)}
     except (OSError, ValueError, KeyError, TypeError):
         return set()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -15,13 +13,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.errors import InvalidPipeline, SparkFailed
 from millstream.spark.pipelines.definition.pipeline import Pipeline
-from millstream.spark.pipelines.definition.table import is_url
 from millstream.spark.pipelines.definition.target import Target
 from millstream.spark.pipelines.run.cause import cause_of
+from millstream.spark.pipelines.run.checkpoints import held_checkpoints
 from millstream.spark.pipelines.run.progress import BatchProgress, batch_of
 from millstream.spark.pipelines.run.query import start_query
 from millstream.spark.pipelines.run.views import make_views
-from millstream.storage.disk.filesystem import OsFilesystem
+from millstream.spark.session import prepare_streams
 
 POLL_SECONDS = 0.2
 """Interval between polls of the queries: short for a user, and far below the time in which
@@ -59,7 +57,8 @@ def run(
     # Views belong to a session: in its own one, their names cannot collide with others.
     session = spark.newSession()
     queries = _Queries(observe)
-    with _locked(pipeline):
+    with held_checkpoints(session, pipeline):
+        prepare_streams(session)
         try:
             queries.start(session, pipeline, is_once=is_once)
             while not stop.is_set() and queries.are_running():
@@ -68,20 +67,6 @@ def run(
             queries.finish()
         finally:
             queries.abandon()
-
-
-@contextmanager
-def _locked(pipeline: Pipeline) -> Iterator[None]:
-    """Lock the checkpoints against other runs, if they are on a local disk."""
-    if is_url(directory := pipeline.checkpoint_directory):
-        yield
-        return
-    os.makedirs(directory, exist_ok=True)
-    lock = OsFilesystem().lock(os.path.join(directory, "lock"))
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 class TargetQuery:
