@@ -24,6 +24,7 @@ from millstream.spark.read.filters import NO_CONDITIONS, Conditions
 from millstream.spark.read.ranges import OffsetRange, ReadTask
 from millstream.spark.read.tables import arrow_schema
 from millstream.spark.source_cache import open_source
+from millstream.spark.task_memory import TASK_MEMORY
 from millstream.spark.topic_values import TopicValues
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class RowReader:
 
     def rows(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         """Yield the records of a task that meet the conditions, with the selected columns."""
+        TASK_MEMORY.start_task()
         source = open_source(self.options.source)
         asked = arrow_schema(self.columns)
         schema = self._spelled(asked)

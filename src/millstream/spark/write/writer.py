@@ -200,9 +200,11 @@ def _write(
     rows: Iterator[pa.RecordBatch],
 ) -> SinkCommitMessage:
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
+    from millstream.spark.task_memory import TASK_MEMORY  # noqa: PLC0415
     from millstream.spark.write.lease import TransactionLease  # noqa: PLC0415
     from millstream.spark.write.task import write_rows  # noqa: PLC0415
 
+    TASK_MEMORY.start_task()
     task = _task()
     if task.partitionId() >= TASKS_MAX:
         raise InvalidConfig(
