@@ -174,8 +174,8 @@ def test_a_host_of_the_allow_list_is_accepted_with_the_default_port_or_the_given
         ("https://keys.example:443/a?b=c", "keys.example"),
         ("https://keys.example/a?b=c", "keys.example:443"),
     ):
-        assert parse_outbound_url(url, [allowed]) == ("keys.example", 443, "/a?b=c")
-    assert parse_outbound_url("https://k.example:8443", ["k.example:8443"])[1:] == (8443, "/")
+        assert parse_outbound_url(url, [allowed]) == ("keys.example", 443, "/a?b=c", True)
+    assert parse_outbound_url("https://k.example:8443", ["k.example:8443"])[1:3] == (8443, "/")
 
 
 # Real requests.

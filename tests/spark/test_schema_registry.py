@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -71,6 +72,9 @@ def test_records_of_older_schemas_are_read_as_the_declared_one(spark, node, topi
     ]
 
 
+@pytest.mark.skipif(
+    not os.environ.get("MILLSTREAM_LONG"), reason="three attempts wait 10 s each for the registry"
+)
 def test_a_registry_that_is_down_fails_the_query(spark, node, topic):
     declared = {"millstream.value.format": "avro", "millstream.value.schema": json.dumps(SECOND)}
     create(node, topic, **declared)
