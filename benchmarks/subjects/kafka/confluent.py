@@ -81,8 +81,8 @@ def produce_for(
         producer.flush(_TIMEOUT)
     elapsed = time.perf_counter() - began
     arrived = end_of(bootstrap, name) - before
-    if arrived != records:
-        raise RuntimeError(f"{records} records were produced, {arrived} arrived")
+    if arrived < records:  # More if a server was so slow that the client sent a batch again.
+        raise RuntimeError(f"{records} records were produced, only {arrived} arrived")
     return Moved(records, records * size, elapsed)
 
 
