@@ -106,7 +106,7 @@ OF_A_LOG = [
     Later(
         f"{LOG}/partition.json",
         raise_document,
-        "expected millstream-partition version 1-5, got .* version 99",
+        "expected millstream-partition version 1-6, got .* version 99",
     ),
     Later(f"{LOG}/00000000000000000000.seal", raise_seal, "seal has version 99, expected 1"),
     Later(f"{LOG}/checkpoint", raise_checkpoint, "checkpoint has version 99, expected 2", True),

@@ -357,7 +357,7 @@ def log_gone(disk: SimulatedFilesystem) -> None:
 
 
 def partition_of_a_newer_version(disk: SimulatedFilesystem) -> None:
-    newer = encode_document("millstream-partition", 6, {})
+    newer = encode_document("millstream-partition", 7, {})
     disk.replace_content(f"{PARTITION}/partition.json", newer)
 
 
@@ -424,7 +424,7 @@ async def test_a_log_of_a_newer_version_raises_when_asked_for_and_is_not_touched
     before = disk.contents()
     async with make_store(disk) as store:
         for _ in range(2):
-            with pytest.raises(UnknownFormat, match=r"partition\.json: .* version 6"):
+            with pytest.raises(UnknownFormat, match=r"partition\.json: .* version 7"):
                 await store.log("a")
     assert disk.contents() == before
 

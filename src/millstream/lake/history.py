@@ -70,7 +70,7 @@ class PartitionHistory:
         return sum(file.size for file in files) / count if count else 1.0
 
 
-class History:
+class TableHistory:
     """What one version of a table has of each partition."""
 
     def __init__(

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from millstream.clients.partition import Isolation
 from millstream.formats.bad_records import OnBadRecord
-from millstream.lake.history import History
+from millstream.lake.history import TableHistory
 from millstream.lake.topic_log import open_log
 from millstream.lake.topic_table import no_table
 from millstream.spark.options import parse_read_options
@@ -62,7 +62,9 @@ def read_union(spark: SparkSession, topic: str, options: dict[str, str]) -> Data
     return _history(spark, topic, history, schema).unionByName(frame, allowMissingColumns=True)
 
 
-def _history(spark: SparkSession, topic: str, history: History, schema: StructType) -> DataFrame:
+def _history(
+    spark: SparkSession, topic: str, history: TableHistory, schema: StructType
+) -> DataFrame:
     """Return the rows of a version of a table, by their files."""
     addresses = [_address(uri) for uri in history.table.file_uris()]
     rows = (

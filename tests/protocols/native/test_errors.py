@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from millstream import errors
-from millstream.protocols.native.error_codes import NOT_SENT, RETRIABLE, ErrorCode
+from millstream.protocols.native.error_codes import NOT_SENT, RETRIABLE, NativeErrorCode
 from millstream.protocols.native.errors import CODES, RETRIABLE_WORD, code_of, error_body
 
 ALL = [
@@ -23,7 +23,7 @@ def body(error):
 
 
 def test_every_code_of_the_description_is_there():
-    assert {int(code) for code in ErrorCode} == {
+    assert {int(code) for code in NativeErrorCode} == {
         *range(0x01, 0x07),
         *range(0x10, 0x14),
         *range(0x20, 0x24),
@@ -37,7 +37,7 @@ def test_every_code_of_the_description_is_there():
 
 def test_every_code_belongs_to_an_error_or_is_never_sent():
     sent = set(CODES.values())
-    assert sent | NOT_SENT == set(ErrorCode)
+    assert sent | NOT_SENT == set(NativeErrorCode)
     assert not sent & NOT_SENT
 
 
@@ -70,7 +70,7 @@ def test_errors_bring_what_programs_need():
     assert body(errors.NotCoordinator("elsewhere", coordinator=2))["details"]["coordinator"] == 2
     damage = errors.DamagedRecords("a file", "bad", from_offset=1, to_offset=2)
     assert body(damage)["details"] == {"from": 1, "to": 2}
-    assert code_of(damage) is ErrorCode.STORAGE
+    assert code_of(damage) is NativeErrorCode.STORAGE
 
 
 def test_published_clients_try_again_after_retriable_errors_only():

@@ -16,8 +16,8 @@ from millstream.protocols.native.frame import (
     Checksum,
     Flag,
     Frame,
-    FrameHeader,
-    FrameKind,
+    NativeFrameHeader,
+    NativeFrameKind,
     ack_frame,
     backpressure_frame,
     check_payload,
@@ -69,7 +69,7 @@ SENT_BY_THE_PUBLISHED_CLIENT = bytes.fromhex("4c414e43 01 20 0000 061e9c53" + "0
 """A keepalive of `lnc-client` 0.2.8, recorded: its crc is CRC-32."""
 
 HEADERS = st.builds(
-    FrameHeader,
+    NativeFrameHeader,
     flags=st.integers(0, 0x7F),
     batch_id=st.integers(0, 2**64 - 1),
     timestamp_ns=st.integers(0, 2**64 - 1),
@@ -81,7 +81,7 @@ HEADERS = st.builds(
 def test_the_checksums_are_those_of_the_description():
     assert {data: Checksum.CRC32C.of(data) for data in CRC32C_VECTORS} == CRC32C_VECTORS
     for flags, crc in HEADER_CRCS.items():
-        assert encode_header(FrameHeader(flags))[8:12] == crc.to_bytes(4, "little")
+        assert encode_header(NativeFrameHeader(flags))[8:12] == crc.to_bytes(4, "little")
     assert Checksum.CRC32.of(b"123456789") == zlib.crc32(b"123456789") == 0xCBF43926
 
 
@@ -136,9 +136,9 @@ def test_every_flipped_bit_of_a_payload_and_its_crc_is_refused(checksum):
     [
         (b"HTTP" + bytes(40), "frame must begin with b'LANC', got b'HTTP'"),
         (b"LANC\2" + bytes(39), "version of a frame must be 1, got 2"),
-        (encode_header(FrameHeader(0x84)), "flag 0x80 and the reserved bytes must be 0"),
+        (encode_header(NativeFrameHeader(0x84)), "flag 0x80 and the reserved bytes must be 0"),
         (
-            encode_header(FrameHeader(4, payload_length=FRAME_SIZE_MAX - HEADER_SIZE + 1)),
+            encode_header(NativeFrameHeader(4, payload_length=FRAME_SIZE_MAX - HEADER_SIZE + 1)),
             f"frame must have at most {FRAME_SIZE_MAX} bytes, got {FRAME_SIZE_MAX + 1}",
         ),
     ],
@@ -149,7 +149,7 @@ def test_what_is_no_frame_is_refused_by_its_header(header, words):
 
 
 def test_reserved_bytes_with_a_correct_checksum_are_refused():
-    header = bytearray(encode_header(FrameHeader(4)))
+    header = bytearray(encode_header(NativeFrameHeader(4)))
     header[6] = 1
     header[8:12] = crc32c(bytes(header[:8])).to_bytes(4, "little")
     with pytest.raises(MalformedRequest, match="reserved"):
@@ -159,14 +159,14 @@ def test_reserved_bytes_with_a_correct_checksum_are_refused():
 @pytest.mark.parametrize(
     ("flags", "length", "kind"),
     [
-        (0xFF & ~Flag.UNUSED, 0, FrameKind.CONTROL),
-        (Flag.KEEPALIVE | Flag.ACK, 0, FrameKind.KEEPALIVE),
-        (Flag.ACK | Flag.BACKPRESSURE, 0, FrameKind.ACK),
-        (Flag.BACKPRESSURE | Flag.BATCH, 1, FrameKind.BACKPRESSURE),
-        (Flag.BATCH, 0, FrameKind.INGEST),
-        (0, 1, FrameKind.INGEST),
-        (0, 0, FrameKind.UNKNOWN),
+        (0xFF & ~Flag.UNUSED, 0, NativeFrameKind.CONTROL),
+        (Flag.KEEPALIVE | Flag.ACK, 0, NativeFrameKind.KEEPALIVE),
+        (Flag.ACK | Flag.BACKPRESSURE, 0, NativeFrameKind.ACK),
+        (Flag.BACKPRESSURE | Flag.BATCH, 1, NativeFrameKind.BACKPRESSURE),
+        (Flag.BATCH, 0, NativeFrameKind.INGEST),
+        (0, 1, NativeFrameKind.INGEST),
+        (0, 0, NativeFrameKind.UNKNOWN),
     ],
 )
 def test_the_first_flag_that_fits_says_what_a_frame_is(flags, length, kind):
-    assert FrameHeader(flags, payload_length=length).kind is kind
+    assert NativeFrameHeader(flags, payload_length=length).kind is kind

@@ -16,7 +16,7 @@ NAMES = st.text(min_size=1, max_size=60)
 
 BODIES = {
     "delete": (
-        lambda body: ops.read_topic_id(body, ops.Operation.DELETE_TOPIC),
+        lambda body: ops.read_topic_id(body, ops.NativeOperation.DELETE_TOPIC),
         ops.topic_id_body,
         7,
         "07000000",
@@ -105,7 +105,7 @@ def test_a_name_is_one_to_255_bytes_of_utf_8(name):
 
 
 def test_codes_are_those_of_the_description():
-    assert {operation.label: int(operation) for operation in ops.Operation} == {
+    assert {operation.label: int(operation) for operation in ops.NativeOperation} == {
         "Ingest": 0x100,
         "Keepalive": 0x101,
         "CreateTopic": 0x01,

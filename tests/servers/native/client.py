@@ -14,8 +14,8 @@ from millstream.protocols.native.frame import (
     HEADER_SIZE,
     Checksum,
     Frame,
-    FrameHeader,
-    FrameKind,
+    NativeFrameHeader,
+    NativeFrameKind,
     control_frame,
     decode_header,
     ingest_frame,
@@ -84,7 +84,7 @@ class NativeClient:
     def send(self, frame: Frame) -> None:
         self.socket.sendall(frame.to_bytes(self.checksum))
 
-    def receive(self) -> tuple[FrameHeader, bytes]:
+    def receive(self) -> tuple[NativeFrameHeader, bytes]:
         """Return the next frame; raises `EOFError` if the connection is closed."""
         head = self._exactly(HEADER_SIZE)
         payload = self._exactly(payload_length(head, 0))
@@ -106,34 +106,36 @@ class NativeClient:
         except ConnectionError:
             return True
 
-    def answer(self) -> tuple[FrameHeader, bytes]:
+    def answer(self) -> tuple[NativeFrameHeader, bytes]:
         """Return the next answer; raise what it reports."""
         header, payload = self.receive()
-        if header.kind is FrameKind.BACKPRESSURE:
+        if header.kind is NativeFrameKind.BACKPRESSURE:
             raise Backpressure
-        if header.kind is FrameKind.CONTROL and header.opcode == ops.Reply.ERROR:
+        if header.kind is NativeFrameKind.CONTROL and header.opcode == ops.Reply.ERROR:
             raise Refused(msgspec.json.decode(payload))
         return header, payload
 
-    def call(self, operation: ops.Operation, body: bytes = b"") -> tuple[FrameHeader, bytes]:
+    def call(
+        self, operation: ops.NativeOperation, body: bytes = b""
+    ) -> tuple[NativeFrameHeader, bytes]:
         self.send(control_frame(operation, *([body] if body else [])))
         return self.answer()
 
     # Operations.
 
     def create(self, name: str, retention: ops.Retention | None = None) -> dict[str, Any]:
-        operation = ops.Operation.CREATE_TOPIC
+        operation = ops.NativeOperation.CREATE_TOPIC
         if retention is not None:
-            operation = ops.Operation.CREATE_TOPIC_WITH_RETENTION
+            operation = ops.NativeOperation.CREATE_TOPIC_WITH_RETENTION
         _, payload = self.call(operation, ops.create_topic_body(ops.CreateTopic(name, retention)))
         return msgspec.json.decode(payload)
 
     def get(self, number: int) -> dict[str, Any]:
-        _, payload = self.call(ops.Operation.GET_TOPIC, ops.topic_id_body(number))
+        _, payload = self.call(ops.NativeOperation.GET_TOPIC, ops.topic_id_body(number))
         return msgspec.json.decode(payload)
 
     def topics(self) -> dict[str, int]:
-        _, payload = self.call(ops.Operation.LIST_TOPICS)
+        _, payload = self.call(ops.NativeOperation.LIST_TOPICS)
         return {topic["name"]: topic["id"] for topic in msgspec.json.decode(payload)["topics"]}
 
     def ingest_frame(self, topic: int, *values: bytes) -> Frame:
@@ -146,18 +148,18 @@ class NativeClient:
         frame = self.ingest_frame(topic, *values)
         self.send(frame)
         header, _ = self.answer()
-        assert (header.kind, header.batch_id) == (FrameKind.ACK, frame.header.batch_id)
+        assert (header.kind, header.batch_id) == (NativeFrameKind.ACK, frame.header.batch_id)
 
     def ingest_payload(self, topic: int, payload: bytes, *, count: int = 1, flags: int = 0) -> None:
         self._batch_id += 1
         frame = ingest_frame(self._batch_id, payload, record_count=count, topic_id=topic)
         self.send(frame._replace(header=frame.header._replace(flags=frame.header.flags | flags)))
         header, _ = self.answer()
-        assert (header.kind, header.batch_id) == (FrameKind.ACK, self._batch_id)
+        assert (header.kind, header.batch_id) == (NativeFrameKind.ACK, self._batch_id)
 
     def fetch(self, topic: int, offset: int, max_bytes: int = 1 << 20) -> tuple[ops.Fetched, bytes]:
         header, payload = self.call(
-            ops.Operation.FETCH, ops.fetch_body(ops.Fetch(topic, offset, max_bytes))
+            ops.NativeOperation.FETCH, ops.fetch_body(ops.Fetch(topic, offset, max_bytes))
         )
         if header.opcode == ops.Reply.CATCHING_UP:
             raise CatchingUp(int.from_bytes(payload, "little"))
@@ -167,23 +169,23 @@ class NativeClient:
 
     def subscribe(self, topic: int, offset: int, consumer: int = 1) -> int:
         body = ops.subscribe_body(ops.Subscribe(topic, offset, 65536, consumer))
-        header, payload = self.call(ops.Operation.SUBSCRIBE, body)
+        header, payload = self.call(ops.NativeOperation.SUBSCRIBE, body)
         assert header.opcode == ops.Reply.SUBSCRIBE
         assert payload[:8] == consumer.to_bytes(8, "little")
         return int.from_bytes(payload[8:], "little")
 
     def unsubscribe(self, topic: int, consumer: int = 1) -> None:
         body = ops.unsubscribe_body(ops.Unsubscribe(topic, consumer))
-        header, _ = self.call(ops.Operation.UNSUBSCRIBE, body)
-        assert (header.kind, header.batch_id) == (FrameKind.ACK, consumer)
+        header, _ = self.call(ops.NativeOperation.UNSUBSCRIBE, body)
+        assert (header.kind, header.batch_id) == (NativeFrameKind.ACK, consumer)
 
     def commit(self, topic: int, offset: int, consumer: int = 1) -> None:
         body = ops.commit_offset_body(ops.CommitOffset(topic, consumer, offset))
-        header, payload = self.call(ops.Operation.COMMIT_OFFSET, body)
+        header, payload = self.call(ops.NativeOperation.COMMIT_OFFSET, body)
         assert header.opcode == ops.Reply.COMMIT
         assert payload == ops.consumer_offset_body(consumer, offset)
 
     def authenticate(self, token: str) -> tuple[bool, str]:
-        header, payload = self.call(ops.Operation.AUTHENTICATE, token.encode())
+        header, payload = self.call(ops.NativeOperation.AUTHENTICATE, token.encode())
         assert header.opcode == ops.Reply.AUTHENTICATE
         return payload[0] == 1, payload[1:].decode()

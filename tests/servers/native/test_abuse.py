@@ -13,11 +13,11 @@ import pytest
 from millstream.config.schema import KIB, MIB, BrokerConfig, LogConfig, NativeConfig
 from millstream.protocols.native import operations as ops
 from millstream.protocols.native.compression import LZ4, ZSTD
-from millstream.protocols.native.error_codes import ErrorCode
+from millstream.protocols.native.error_codes import NativeErrorCode
 from millstream.protocols.native.frame import (
     Flag,
     Frame,
-    FrameHeader,
+    NativeFrameHeader,
     control_frame,
     encode_header,
     ingest_frame,
@@ -47,9 +47,9 @@ NO_FRAMES = {
     "header crc": damaged(keepalive_frame(), 8, 0),
     "payload crc": damaged(ingest_frame(1, b"abc", record_count=1), 36, 0),
     "payload": damaged(ingest_frame(1, b"abc", record_count=1), 45, 0),
-    "17 MiB": encode_header(FrameHeader(Flag.BATCH, 1, payload_length=17 * MIB)),
-    "4 GiB": encode_header(FrameHeader(Flag.BATCH, 1, payload_length=2**32 - 1)),
-    "unused flag": encode_header(FrameHeader(0x84)),
+    "17 MiB": encode_header(NativeFrameHeader(Flag.BATCH, 1, payload_length=17 * MIB)),
+    "4 GiB": encode_header(NativeFrameHeader(Flag.BATCH, 1, payload_length=2**32 - 1)),
+    "unused flag": encode_header(NativeFrameHeader(0x84)),
 }
 
 
@@ -66,30 +66,36 @@ def test_what_is_no_frame_ends_its_connection_without_an_answer(broker, name):
 
 
 REFUSED = {
-    "unknown operation": (control_frame(0x77), ErrorCode.UNKNOWN_OPERATION),
-    "server's operation": (control_frame(ops.Reply.FETCH), ErrorCode.UNKNOWN_OPERATION),
-    "ack": (Frame(FrameHeader(Flag.ACK)), ErrorCode.MALFORMED),
-    "backpressure": (Frame(FrameHeader(Flag.BACKPRESSURE)), ErrorCode.MALFORMED),
-    "nothing": (Frame(FrameHeader(0)), ErrorCode.MALFORMED),
-    "empty ingest": (Frame(FrameHeader(Flag.BATCH)), ErrorCode.MALFORMED),
-    "encrypted": (Frame(FrameHeader(Flag.BATCH | Flag.ENCRYPTED), (b"a",)), ErrorCode.MALFORMED),
-    "compressed fetch": (
-        Frame(FrameHeader(Flag.CONTROL | Flag.COMPRESSED, 0x10), (bytes(16),)),
-        ErrorCode.MALFORMED,
+    "unknown operation": (control_frame(0x77), NativeErrorCode.UNKNOWN_OPERATION),
+    "server's operation": (control_frame(ops.Reply.FETCH), NativeErrorCode.UNKNOWN_OPERATION),
+    "ack": (Frame(NativeFrameHeader(Flag.ACK)), NativeErrorCode.MALFORMED),
+    "backpressure": (Frame(NativeFrameHeader(Flag.BACKPRESSURE)), NativeErrorCode.MALFORMED),
+    "nothing": (Frame(NativeFrameHeader(0)), NativeErrorCode.MALFORMED),
+    "empty ingest": (Frame(NativeFrameHeader(Flag.BATCH)), NativeErrorCode.MALFORMED),
+    "encrypted": (
+        Frame(NativeFrameHeader(Flag.BATCH | Flag.ENCRYPTED), (b"a",)),
+        NativeErrorCode.MALFORMED,
     ),
-    "short body": (control_frame(ops.Operation.FETCH, bytes(15)), ErrorCode.MALFORMED),
-    "long body": (control_frame(ops.Operation.LIST_TOPICS, b"x"), ErrorCode.MALFORMED),
+    "compressed fetch": (
+        Frame(NativeFrameHeader(Flag.CONTROL | Flag.COMPRESSED, 0x10), (bytes(16),)),
+        NativeErrorCode.MALFORMED,
+    ),
+    "short body": (control_frame(ops.NativeOperation.FETCH, bytes(15)), NativeErrorCode.MALFORMED),
+    "long body": (control_frame(ops.NativeOperation.LIST_TOPICS, b"x"), NativeErrorCode.MALFORMED),
     "unknown codec": (
-        Frame(FrameHeader(Flag.BATCH | Flag.COMPRESSED), (b"\7" + bytes(9),)),
-        ErrorCode.MALFORMED,
+        Frame(NativeFrameHeader(Flag.BATCH | Flag.COMPRESSED), (b"\7" + bytes(9),)),
+        NativeErrorCode.MALFORMED,
     ),
     "bomb": (
-        Frame(FrameHeader(Flag.BATCH | Flag.COMPRESSED), (struct.pack("<BI", ZSTD, 2**31),)),
-        ErrorCode.MALFORMED,
+        Frame(NativeFrameHeader(Flag.BATCH | Flag.COMPRESSED), (struct.pack("<BI", ZSTD, 2**31),)),
+        NativeErrorCode.MALFORMED,
     ),
     "lying lz4": (
-        Frame(FrameHeader(Flag.BATCH | Flag.COMPRESSED), (struct.pack("<BII", LZ4, 9, 9) + b"x",)),
-        ErrorCode.MALFORMED,
+        Frame(
+            NativeFrameHeader(Flag.BATCH | Flag.COMPRESSED),
+            (struct.pack("<BII", LZ4, 9, 9) + b"x",),
+        ),
+        NativeErrorCode.MALFORMED,
     ),
 }
 
@@ -124,7 +130,7 @@ def test_a_frame_has_a_number_of_records_that_is_limited(tmp_path):
         client.ingest(number, *[b""] * 10)
         with pytest.raises(Refused, match="a frame must have at most 10 records") as refused:
             client.ingest(number, *[b""] * 11)
-        assert refused.value.code == ErrorCode.TOO_LARGE
+        assert refused.value.code == NativeErrorCode.TOO_LARGE
         assert client.fetch(number, 0)[0].record_count == 10
 
 
@@ -183,7 +189,9 @@ def test_a_client_that_reads_nothing_is_held_back_and_then_disconnected(tmp_path
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.settimeout(60)
         deaf.connect(tuple(broker.native))
-        fetch = control_frame(ops.Operation.FETCH, ops.fetch_body(ops.Fetch(number, 0, 2**20)))
+        fetch = control_frame(
+            ops.NativeOperation.FETCH, ops.fetch_body(ops.Fetch(number, 0, 2**20))
+        )
         with pytest.raises(ConnectionError):
             send_forever(deaf, fetch.to_bytes() * 100)
         deaf.close()
@@ -304,5 +312,5 @@ def test_changes_of_topics_beyond_the_quota_are_refused_with_a_time_to_wait(tmp_
             client.create(f"topic-{count}")
         with pytest.raises(Refused) as refused:
             other.create("one-more")
-        assert refused.value.code == ErrorCode.RATE_LIMITED
+        assert refused.value.code == NativeErrorCode.RATE_LIMITED
         assert refused.value.details["retry_after_ms"] > 0

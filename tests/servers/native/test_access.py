@@ -11,9 +11,9 @@ from millstream.broker.access.resources import CLUSTER_NAME, ResourceType
 from millstream.broker.access.resources import Operation as Right
 from millstream.config.schema import AccessConfig, BrokerConfig, NativeConfig, ReadAccess
 from millstream.protocols.native import operations as ops
-from millstream.protocols.native.error_codes import ErrorCode
+from millstream.protocols.native.error_codes import NativeErrorCode
 from millstream.protocols.native.frame import control_frame, ingest_frame, keepalive_frame
-from millstream.protocols.native.operations import Operation
+from millstream.protocols.native.operations import NativeOperation
 from millstream.protocols.native.record_set import RAW, typed_record
 from millstream.servers.native.access_table import NEEDS
 from millstream.servers.native.operations import HANDLERS
@@ -44,24 +44,26 @@ def needed(operation):
 def sample(operation, number):
     """A frame that names the topic, or the consumer, or the cluster."""
     bodies = {
-        Operation.CREATE_TOPIC: ops.create_topic_body(ops.CreateTopic("payments")),
-        Operation.CREATE_TOPIC_WITH_RETENTION: ops.create_topic_body(
+        NativeOperation.CREATE_TOPIC: ops.create_topic_body(ops.CreateTopic("payments")),
+        NativeOperation.CREATE_TOPIC_WITH_RETENTION: ops.create_topic_body(
             ops.CreateTopic("payments-kept", ops.Retention(60, 0))
         ),
-        Operation.DELETE_TOPIC: ops.topic_id_body(number),
-        Operation.GET_TOPIC: ops.topic_id_body(number),
-        Operation.SET_RETENTION: ops.set_retention_body(ops.SetRetention(number, 60, 0)),
-        Operation.LIST_TOPICS: b"",
-        Operation.GET_CLUSTER_STATUS: b"",
-        Operation.AUTHENTICATE: b"a token",
-        Operation.FETCH: ops.fetch_body(ops.Fetch(number, 0, 1000)),
-        Operation.SUBSCRIBE: ops.subscribe_body(ops.Subscribe(number, 0, 1000, CONSUMER)),
-        Operation.UNSUBSCRIBE: ops.unsubscribe_body(ops.Unsubscribe(number, CONSUMER)),
-        Operation.COMMIT_OFFSET: ops.commit_offset_body(ops.CommitOffset(number, CONSUMER, 0)),
+        NativeOperation.DELETE_TOPIC: ops.topic_id_body(number),
+        NativeOperation.GET_TOPIC: ops.topic_id_body(number),
+        NativeOperation.SET_RETENTION: ops.set_retention_body(ops.SetRetention(number, 60, 0)),
+        NativeOperation.LIST_TOPICS: b"",
+        NativeOperation.GET_CLUSTER_STATUS: b"",
+        NativeOperation.AUTHENTICATE: b"a token",
+        NativeOperation.FETCH: ops.fetch_body(ops.Fetch(number, 0, 1000)),
+        NativeOperation.SUBSCRIBE: ops.subscribe_body(ops.Subscribe(number, 0, 1000, CONSUMER)),
+        NativeOperation.UNSUBSCRIBE: ops.unsubscribe_body(ops.Unsubscribe(number, CONSUMER)),
+        NativeOperation.COMMIT_OFFSET: ops.commit_offset_body(
+            ops.CommitOffset(number, CONSUMER, 0)
+        ),
     }
-    if operation is Operation.KEEPALIVE:
+    if operation is NativeOperation.KEEPALIVE:
         return keepalive_frame()
-    if operation is Operation.INGEST:
+    if operation is NativeOperation.INGEST:
         payload = typed_record(RAW, b"v")
         return ingest_frame(1, payload, record_count=1, topic_id=number)
     return control_frame(operation, bodies[operation])
@@ -118,24 +120,24 @@ def outcome(client, frame):
 
 
 def test_every_operation_has_a_row_and_no_row_is_left_over():
-    assert set(NEEDS) == set(HANDLERS) == set(Operation)
+    assert set(NEEDS) == set(HANDLERS) == set(NativeOperation)
 
 
 def test_a_row_names_a_right_or_says_that_there_is_none():
     for operation, row in NEEDS.items():
         assert needed(operation) or row.is_open or row.is_filtered, operation.label
     opened = {operation for operation, row in NEEDS.items() if row.is_open}
-    assert opened == {Operation.KEEPALIVE, Operation.AUTHENTICATE}
+    assert opened == {NativeOperation.KEEPALIVE, NativeOperation.AUTHENTICATE}
 
 
 def test_each_operation_needs_exactly_its_rights(gate):
     checked = 0
-    for operation in Operation:
+    for operation in NativeOperation:
         rights = needed(operation)
         if not rights or NEEDS[operation].is_filtered:
             continue
         with gate.client_with(rights) as client:
-            if operation is Operation.DELETE_TOPIC:  # It would be missing below.
+            if operation is NativeOperation.DELETE_TOPIC:  # It would be missing below.
                 gate.broker.run(gate.broker.server.broker.topics.create("other"))
             else:
                 assert outcome(client, sample(operation, gate.number)) is None, operation.label
@@ -143,16 +145,18 @@ def test_each_operation_needs_exactly_its_rights(gate):
             fewer = {kind: right for kind, right in rights.items() if kind is not left_out}
             with gate.client_with(fewer) as client:
                 code = outcome(client, sample(operation, gate.number))
-                assert code in {ErrorCode.DENIED, ErrorCode.TOPIC_DELETED}, operation.label
+                assert code in {NativeErrorCode.DENIED, NativeErrorCode.TOPIC_DELETED}, (
+                    operation.label
+                )
                 checked += 1
     assert checked == 14
     with gate.client_with({ResourceType.TOPIC: Right.DELETE}) as client:
-        assert outcome(client, sample(Operation.DELETE_TOPIC, gate.number)) is None
+        assert outcome(client, sample(NativeOperation.DELETE_TOPIC, gate.number)) is None
 
 
 def test_without_a_login_everything_else_is_refused_in_the_same_words(gate):
     messages = set()
-    for operation in Operation:
+    for operation in NativeOperation:
         if NEEDS[operation].is_open or NEEDS[operation].is_filtered:
             continue
         for number in (gate.number, 77):
@@ -160,7 +164,7 @@ def test_without_a_login_everything_else_is_refused_in_the_same_words(gate):
                 client.send(sample(operation, number))
                 with pytest.raises(Refused) as refused:
                     client.answer()
-                assert refused.value.code == ErrorCode.LOGIN_NEEDED, operation.label
+                assert refused.value.code == NativeErrorCode.LOGIN_NEEDED, operation.label
                 messages.add(refused.value.message)
                 client.send(keepalive_frame())
                 client.answer()
@@ -169,12 +173,12 @@ def test_without_a_login_everything_else_is_refused_in_the_same_words(gate):
 
 def test_the_default_topic_needs_rights_as_others_do(gate):
     with gate.client_with({}) as client:
-        assert outcome(client, sample(Operation.INGEST, 0)) == ErrorCode.UNKNOWN_TOPIC
+        assert outcome(client, sample(NativeOperation.INGEST, 0)) == NativeErrorCode.UNKNOWN_TOPIC
     with gate.client_with({}) as client:
         gate.allow(user(f"user-{gate._count}"), Right.WRITE, ResourceType.TOPIC, "default")
-        assert outcome(client, sample(Operation.INGEST, 0)) == ErrorCode.DENIED
+        assert outcome(client, sample(NativeOperation.INGEST, 0)) == NativeErrorCode.DENIED
         gate.allow(user(f"user-{gate._count}"), Right.CREATE, ResourceType.TOPIC, "default")
-        assert outcome(client, sample(Operation.INGEST, 0)) is None
+        assert outcome(client, sample(NativeOperation.INGEST, 0)) is None
 
 
 def test_hidden_topics_are_not_told_from_deleted_ones(gate):
@@ -184,13 +188,13 @@ def test_hidden_topics_are_not_told_from_deleted_ones(gate):
             client.fetch(gate.number, 0)
         with gate.client("root") as root:
             deleted = root.create("short-lived")["id"]
-            root.call(Operation.DELETE_TOPIC, ops.topic_id_body(deleted))
+            root.call(NativeOperation.DELETE_TOPIC, ops.topic_id_body(deleted))
         with pytest.raises(Refused) as gone:
             client.fetch(deleted, 0)
-        assert gone.value.code == hidden.value.code == ErrorCode.TOPIC_DELETED
+        assert gone.value.code == hidden.value.code == NativeErrorCode.TOPIC_DELETED
         assert TOPIC not in hidden.value.message
-        assert outcome(client, control_frame(Operation.CREATE_TOPIC, TOPIC.encode())) == (
-            ErrorCode.DENIED
+        assert outcome(client, control_frame(NativeOperation.CREATE_TOPIC, TOPIC.encode())) == (
+            NativeErrorCode.DENIED
         )
 
 
@@ -199,7 +203,7 @@ def test_a_caller_who_may_create_a_hidden_topic_is_not_told_its_number(gate):
         gate.allow(user(f"user-{gate._count}"), Right.CREATE, ResourceType.TOPIC)
         with pytest.raises(Refused) as refused:
             client.create(TOPIC)
-        assert refused.value.code == ErrorCode.TOPIC_EXISTS
+        assert refused.value.code == NativeErrorCode.TOPIC_EXISTS
 
 
 def test_a_wrong_token_is_answered_and_ends_the_connection(gate):
@@ -264,5 +268,8 @@ def test_reads_are_open_where_the_operator_says_so(tmp_path):
         gate = Gate(broker)
         with NativeClient(broker.native) as client:
             assert client.topics() == {TOPIC: gate.number}
-            assert outcome(client, sample(Operation.FETCH, gate.number)) is None
-            assert outcome(client, sample(Operation.INGEST, gate.number)) == ErrorCode.LOGIN_NEEDED
+            assert outcome(client, sample(NativeOperation.FETCH, gate.number)) is None
+            assert (
+                outcome(client, sample(NativeOperation.INGEST, gate.number))
+                == NativeErrorCode.LOGIN_NEEDED
+            )

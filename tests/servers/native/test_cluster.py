@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from millstream.protocols.native.error_codes import ErrorCode
+from millstream.protocols.native.error_codes import NativeErrorCode
 from millstream.protocols.native.operations import END
 from millstream.protocols.native.record_set import RAW, typed_record
 from tests.cluster.local_cluster import ANY_PORT, LONG_LEASE_MS, LocalCluster
@@ -61,4 +61,4 @@ async def test_any_node_takes_records_and_one_takes_the_commits_of_a_consumer(tm
     finally:
         await cluster.stop()
     [coordinator] = [node_id for node_id, said in zip((1, 2, 3), told, strict=True) if said is None]
-    assert set(told) == {None, (ErrorCode.NOT_LEADER, coordinator)}
+    assert set(told) == {None, (NativeErrorCode.NOT_LEADER, coordinator)}

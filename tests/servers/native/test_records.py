@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Producer
 from millstream import Client
 from millstream.config.schema import BrokerConfig, LogConfig, NativeConfig
 from millstream.protocols.native.compression import LZ4, ZSTD, compress_payload
-from millstream.protocols.native.error_codes import ErrorCode
+from millstream.protocols.native.error_codes import NativeErrorCode
 from millstream.protocols.native.frame import Checksum, Flag, ingest_frame, keepalive_frame
 from millstream.protocols.native.operations import END, Fetched
 from millstream.protocols.native.record_set import (
@@ -118,7 +118,7 @@ def test_compressed_records_are_stored_one_by_one(client, topic, codec):
 def test_a_damaged_compressed_payload_is_refused_and_the_connection_goes_on(client, topic):
     with pytest.raises(Refused) as refused:
         client.ingest_payload(topic, compress_payload(ZSTD, b"abc")[:-2], flags=Flag.COMPRESSED)
-    assert refused.value.code == ErrorCode.MALFORMED
+    assert refused.value.code == NativeErrorCode.MALFORMED
     client.ingest(topic, b"one")
     assert client.fetch(topic, 0)[0].record_count == 1
 
@@ -137,7 +137,7 @@ def test_large_frames_are_appended_whole(client, name):
 def test_a_frame_that_is_too_large_for_its_topic_is_refused_whole(client, topic):
     with pytest.raises(Refused) as refused:
         client.ingest(topic, bytes(900_000), bytes(900_000))
-    assert refused.value.code == ErrorCode.TOO_LARGE
+    assert refused.value.code == NativeErrorCode.TOO_LARGE
     assert client.fetch(topic, 0)[0].record_count == 0
 
 
@@ -201,7 +201,7 @@ def test_the_default_topic_is_not_created_where_topics_are_not(tmp_path):
     ):
         with pytest.raises(Refused, match="topic 'inbox' does not exist") as refused:
             client.ingest(0, b"one")
-        assert refused.value.code == ErrorCode.UNKNOWN_TOPIC
+        assert refused.value.code == NativeErrorCode.UNKNOWN_TOPIC
 
 
 def test_records_that_retention_took_are_reported_and_the_beginning_is_not(tmp_path):
@@ -215,7 +215,7 @@ def test_records_that_retention_took_are_reported_and_the_beginning_is_not(tmp_p
             client.ingest(number, b"%d" % value)
         with pytest.raises(Refused, match="offset must be between 7 and 10, got 2") as refused:
             client.fetch(number, 2)
-        assert refused.value.code == ErrorCode.OUT_OF_RANGE
+        assert refused.value.code == NativeErrorCode.OUT_OF_RANGE
         assert refused.value.details == {"offset": 2, "start": 7, "end": 10}
         assert client.fetch(number, 0) == (Fetched(10, 18, 3), raw(b"7", b"8", b"9"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.config.schema import LogConfig, NativeConfig
-from millstream.protocols.native.error_codes import ErrorCode
+from millstream.protocols.native.error_codes import NativeErrorCode
 from millstream.protocols.native.operations import END
 from millstream.testing.broker import running_broker
 
@@ -28,7 +28,7 @@ def test_a_subscription_past_the_end_is_refused(client, topic, offset):
     client.ingest(topic, b"0", b"1", b"2")
     with pytest.raises(Refused, match="offset must be between 0 and 3") as refused:
         client.subscribe(topic, offset)
-    assert refused.value.code == ErrorCode.OUT_OF_RANGE
+    assert refused.value.code == NativeErrorCode.OUT_OF_RANGE
 
 
 def test_a_subscription_to_what_retention_took_is_refused_and_the_beginning_is_found(tmp_path):
@@ -64,7 +64,7 @@ def test_commits_are_kept_as_the_offsets_of_a_group_and_survive_a_restart(tmp_pa
 def test_an_offset_that_no_log_can_have_is_not_committed(client, topic):
     with pytest.raises(Refused) as refused:
         client.commit(topic, END)
-    assert refused.value.code == ErrorCode.OUT_OF_RANGE
+    assert refused.value.code == NativeErrorCode.OUT_OF_RANGE
 
 
 def test_subscriptions_are_counted_until_their_connection_ends(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from millstream import Client
 from millstream.config.schema import NativeConfig
 from millstream.protocols.native import operations as ops
-from millstream.protocols.native.error_codes import ErrorCode
+from millstream.protocols.native.error_codes import NativeErrorCode
 from millstream.testing.broker import running_broker
 
 from .client import NativeClient, Refused, get_json
@@ -20,7 +20,7 @@ def test_a_topic_has_a_number_of_its_own_and_keeps_it(tmp_path):
     ):
         first, second = client.create("first"), client.create("second")
         assert (first["id"], second["id"]) == (1, 2)
-        client.call(ops.Operation.DELETE_TOPIC, ops.topic_id_body(2))
+        client.call(ops.NativeOperation.DELETE_TOPIC, ops.topic_id_body(2))
         assert client.create("second")["id"] == 3
     with (
         running_broker(tmp_path, native_server=NativeConfig()) as broker,
@@ -30,7 +30,7 @@ def test_a_topic_has_a_number_of_its_own_and_keeps_it(tmp_path):
         assert client.create("third")["id"] == 4
         with pytest.raises(Refused, match="the topic with number 2 was deleted") as refused:
             client.fetch(2, 0)
-        assert refused.value.code == ErrorCode.TOPIC_DELETED
+        assert refused.value.code == NativeErrorCode.TOPIC_DELETED
         assert client.create("first")["created_at"] == first["created_at"]
 
 
@@ -47,7 +47,7 @@ def test_numbers_of_topics_that_others_deleted_are_not_given_again(tmp_path):
         for call in (client.get, lambda number: client.fetch(number, 0)):
             with pytest.raises(Refused) as refused:
                 call(number)
-            assert refused.value.code == ErrorCode.TOPIC_DELETED
+            assert refused.value.code == NativeErrorCode.TOPIC_DELETED
         assert client.topics() == {"mine": number + 1}
     with (
         running_broker(tmp_path, native_server=NativeConfig()) as broker,
@@ -55,7 +55,7 @@ def test_numbers_of_topics_that_others_deleted_are_not_given_again(tmp_path):
     ):
         with pytest.raises(Refused) as refused:
             client.get(number)
-        assert refused.value.code == ErrorCode.TOPIC_DELETED
+        assert refused.value.code == NativeErrorCode.TOPIC_DELETED
 
 
 def test_a_topic_that_exists_is_described_and_not_created_again(client, name):
@@ -77,11 +77,12 @@ def test_retention_is_set_in_seconds_and_bytes(client, broker, name):
     created = client.create(name, ops.Retention(3600, 1_000_000))
     assert created["retention"] == {"max_age_secs": 3600, "max_bytes": 1_000_000}
     body = ops.set_retention_body(ops.SetRetention(created["id"], 0, 5000))
-    client.call(ops.Operation.SET_RETENTION, body)
+    client.call(ops.NativeOperation.SET_RETENTION, body)
     assert client.get(created["id"])["retention"] == {"max_age_secs": 0, "max_bytes": 5000}
     assert get_json(broker, f"/v1/topics/{name}")["configs"]["retention.bytes"] == "5000"
     client.call(
-        ops.Operation.SET_RETENTION, ops.set_retention_body(ops.SetRetention(created["id"], 0, 0))
+        ops.NativeOperation.SET_RETENTION,
+        ops.set_retention_body(ops.SetRetention(created["id"], 0, 0)),
     )
     assert "retention" not in client.get(created["id"])
 
@@ -91,7 +92,7 @@ def test_a_topic_with_another_retention_is_not_taken_for_the_one_that_is_wanted(
     client.create(name, ops.Retention(3600, 0))
     with pytest.raises(Refused, match="exists with another retention") as refused:
         client.create(name, ops.Retention(60, 0))
-    assert refused.value.code == ErrorCode.TOPIC_EXISTS
+    assert refused.value.code == NativeErrorCode.TOPIC_EXISTS
 
 
 def test_a_retention_that_is_too_long_is_refused(client, name):
@@ -104,13 +105,13 @@ def test_a_retention_that_is_too_long_is_refused(client, name):
 def test_a_bad_name_is_refused(client, bad):
     with pytest.raises(Refused) as refused:
         client.create(bad)
-    assert refused.value.code == ErrorCode.INVALID_TOPIC_NAME
+    assert refused.value.code == NativeErrorCode.INVALID_TOPIC_NAME
 
 
 def test_a_number_that_was_never_given_is_unknown(client):
     with pytest.raises(Refused, match="there is no topic with number 4000000000") as refused:
         client.get(4_000_000_000)
-    assert refused.value.code == ErrorCode.UNKNOWN_TOPIC
+    assert refused.value.code == NativeErrorCode.UNKNOWN_TOPIC
 
 
 def test_more_topics_than_fit_one_transaction_get_numbers(tmp_path):
@@ -126,6 +127,6 @@ def test_more_topics_than_fit_one_transaction_get_numbers(tmp_path):
 
 
 def test_the_status_of_a_lone_node_is_that_of_a_leader(client):
-    _, payload = client.call(ops.Operation.GET_CLUSTER_STATUS)
+    _, payload = client.call(ops.NativeOperation.GET_CLUSTER_STATUS)
     assert payload.startswith(b'{"node_id":1,"is_leader":true,"leader_id":1,')
     assert b'"node_count":1,"healthy_nodes":1,"quorum_available":true,"peer_states":{}' in payload

@@ -295,9 +295,9 @@ def test_a_partition_that_is_not_there_is_not_found():
 
 def test_a_partition_of_a_newer_version_is_unknown_and_not_corrupt():
     with pytest.raises(
-        UnknownFormat, match=r"expected millstream-partition version 1-5, got .* version 6"
+        UnknownFormat, match=r"expected millstream-partition version 1-6, got .* version 7"
     ):
-        read_partition_metadata(disk_with(CONTENT, version=6), "/p")
+        read_partition_metadata(disk_with(CONTENT, version=7), "/p")
 
 
 DECISIONS = AppliedDecisions(

@@ -25,7 +25,7 @@ from millstream.formats.layout.schema_plan import DAY_MAX, DAY_MICROS, DAY_MIN
 Flags = NDArray[np.bool_]
 
 
-class Fault(NamedTuple):
+class ResolutionFault(NamedTuple):
     """Entries of a column that do not fit the reader's schema."""
 
     entries: Flags
@@ -34,7 +34,7 @@ class Fault(NamedTuple):
 
 class Resolved(NamedTuple):
     values: pa.Array
-    faults: Sequence[Fault] = ()
+    faults: Sequence[ResolutionFault] = ()
 
 
 Resolve = Callable[[pa.Array, Flags], Resolved]
@@ -219,7 +219,7 @@ def _record(written: AvroType, reader: AvroType, path: str) -> Resolve:
         is_null = _nulls(values)
         inside = exists & ~is_null
         columns: list[pa.Array] = []
-        faults: list[Fault] = []
+        faults: list[ResolutionFault] = []
         for place, resolve in members:
             found = resolve(values.field(place), inside)
             columns.append(found.values)
@@ -252,7 +252,10 @@ def _items(written: AvroType, items: AvroType, reader: AvroType, path: str) -> R
             children = pa.StructArray.from_arrays([values.keys, children], fields=pair)
         buffers = [values.buffers()[0], values.buffers()[1]]
         array = pa.Array.from_buffers(reader.arrow, len(values), buffers, children=[children])
-        faults = [Fault(exists & _owners(fault.entries, ends), fault.reason) for fault in found[1]]
+        faults = [
+            ResolutionFault(exists & _owners(fault.entries, ends), fault.reason)
+            for fault in found[1]
+        ]
         return Resolved(array, faults)
 
     return all_items
@@ -287,7 +290,7 @@ def _branches(written: AvroType, reader: AvroType, path: str) -> Resolve:
 
     def branches(values: pa.StructArray, exists: Flags) -> Resolved:
         result = pa.nulls(len(values), reader.arrow)
-        faults: list[Fault] = []
+        faults: list[ResolutionFault] = []
         has_value = np.zeros(len(values), np.bool_)
         takes = np.zeros(len(values), np.int64)
         parts = [result]
@@ -410,8 +413,8 @@ def _shown(path: str, kind: AvroType) -> str:
     return f"field {path} ({kind.arrow}): " if path else ""
 
 
-def _fault(entries: Flags, reason: str) -> Sequence[Fault]:
-    return [Fault(entries, reason)] if entries.any() else ()
+def _fault(entries: Flags, reason: str) -> Sequence[ResolutionFault]:
+    return [ResolutionFault(entries, reason)] if entries.any() else ()
 
 
 def _nulls(values: pa.Array) -> Flags:

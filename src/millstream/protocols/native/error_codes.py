@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 
-class ErrorCode(enum.IntEnum):
+class NativeErrorCode(enum.IntEnum):
     """What an error frame says to programs."""
 
     UNKNOWN_OPERATION = 0x01
@@ -38,26 +38,26 @@ class ErrorCode(enum.IntEnum):
 
 RETRIABLE = frozenset(
     {
-        ErrorCode.NOT_LEADER,
-        ErrorCode.NO_QUORUM,
-        ErrorCode.LEADER_UNKNOWN,
-        ErrorCode.CLUSTER_NOT_READY,
-        ErrorCode.RATE_LIMITED,
-        ErrorCode.BACKPRESSURE,
-        ErrorCode.TIMEOUT,
+        NativeErrorCode.NOT_LEADER,
+        NativeErrorCode.NO_QUORUM,
+        NativeErrorCode.LEADER_UNKNOWN,
+        NativeErrorCode.CLUSTER_NOT_READY,
+        NativeErrorCode.RATE_LIMITED,
+        NativeErrorCode.BACKPRESSURE,
+        NativeErrorCode.TIMEOUT,
     }
 )
 """The same request may succeed later, perhaps at another node."""
 
 NOT_SENT = frozenset(
     {
-        ErrorCode.BAD_MAGIC,
-        ErrorCode.BAD_CRC,
-        ErrorCode.BAD_VERSION,
-        ErrorCode.TOO_MANY_CONNECTIONS,
-        ErrorCode.LOGIN_FAILED,
-        ErrorCode.BAD_OFFSET,
-        ErrorCode.UNKNOWN_CONSUMER,
+        NativeErrorCode.BAD_MAGIC,
+        NativeErrorCode.BAD_CRC,
+        NativeErrorCode.BAD_VERSION,
+        NativeErrorCode.TOO_MANY_CONNECTIONS,
+        NativeErrorCode.LOGIN_FAILED,
+        NativeErrorCode.BAD_OFFSET,
+        NativeErrorCode.UNKNOWN_CONSUMER,
     }
 )
 """Codes that this node never sends: after a frame that is none, and beyond the limit of

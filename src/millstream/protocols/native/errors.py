@@ -12,45 +12,45 @@ from typing import Any
 import msgspec
 
 from millstream import errors
-from millstream.protocols.native.error_codes import RETRIABLE, ErrorCode
+from millstream.protocols.native.error_codes import RETRIABLE, NativeErrorCode
 from millstream.protocols.native.operations import ErrorBody
 
-CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
+CODES: Mapping[type[errors.MillstreamError], NativeErrorCode] = MappingProxyType(
     {
-        errors.MillstreamError: ErrorCode.INTERNAL,
+        errors.MillstreamError: NativeErrorCode.INTERNAL,
         # The request is wrong.
-        errors.RequestError: ErrorCode.MALFORMED,
-        errors.UnsupportedVersion: ErrorCode.UNKNOWN_OPERATION,
-        errors.InvalidName: ErrorCode.INVALID_TOPIC_NAME,
-        errors.TopicExists: ErrorCode.TOPIC_EXISTS,
-        errors.UnknownLog: ErrorCode.UNKNOWN_TOPIC,
-        errors.UnknownTopic: ErrorCode.UNKNOWN_TOPIC,
-        errors.UnknownTopicId: ErrorCode.TOPIC_DELETED,
-        errors.OffsetOutOfRange: ErrorCode.OUT_OF_RANGE,
-        errors.DataLost: ErrorCode.OUT_OF_RANGE,
-        errors.BatchTooLarge: ErrorCode.TOO_LARGE,
-        errors.CapExceeded: ErrorCode.DENIED,
+        errors.RequestError: NativeErrorCode.MALFORMED,
+        errors.UnsupportedVersion: NativeErrorCode.UNKNOWN_OPERATION,
+        errors.InvalidName: NativeErrorCode.INVALID_TOPIC_NAME,
+        errors.TopicExists: NativeErrorCode.TOPIC_EXISTS,
+        errors.UnknownLog: NativeErrorCode.UNKNOWN_TOPIC,
+        errors.UnknownTopic: NativeErrorCode.UNKNOWN_TOPIC,
+        errors.UnknownTopicId: NativeErrorCode.TOPIC_DELETED,
+        errors.OffsetOutOfRange: NativeErrorCode.OUT_OF_RANGE,
+        errors.DataLost: NativeErrorCode.OUT_OF_RANGE,
+        errors.BatchTooLarge: NativeErrorCode.TOO_LARGE,
+        errors.CapExceeded: NativeErrorCode.DENIED,
         # The caller is not known, or has no right to do this.
-        errors.NotAuthenticated: ErrorCode.LOGIN_NEEDED,
-        errors.AccessDenied: ErrorCode.DENIED,
+        errors.NotAuthenticated: NativeErrorCode.LOGIN_NEEDED,
+        errors.AccessDenied: NativeErrorCode.DENIED,
         # The client may try again.
-        errors.Unavailable: ErrorCode.CLUSTER_NOT_READY,
-        errors.WouldBlock: ErrorCode.BACKPRESSURE,
-        errors.DeadlineExceeded: ErrorCode.BACKPRESSURE,
-        errors.QuotaExceeded: ErrorCode.RATE_LIMITED,
-        errors.NotLeader: ErrorCode.NOT_LEADER,
-        errors.LeaderNotAvailable: ErrorCode.LEADER_UNKNOWN,
-        errors.NotEnoughReplicas: ErrorCode.NO_QUORUM,
-        errors.NotCoordinator: ErrorCode.NOT_LEADER,
-        errors.OutcomeUnknown: ErrorCode.TIMEOUT,
+        errors.Unavailable: NativeErrorCode.CLUSTER_NOT_READY,
+        errors.WouldBlock: NativeErrorCode.BACKPRESSURE,
+        errors.DeadlineExceeded: NativeErrorCode.BACKPRESSURE,
+        errors.QuotaExceeded: NativeErrorCode.RATE_LIMITED,
+        errors.NotLeader: NativeErrorCode.NOT_LEADER,
+        errors.LeaderNotAvailable: NativeErrorCode.LEADER_UNKNOWN,
+        errors.NotEnoughReplicas: NativeErrorCode.NO_QUORUM,
+        errors.NotCoordinator: NativeErrorCode.NOT_LEADER,
+        errors.OutcomeUnknown: NativeErrorCode.TIMEOUT,
         # The log does not take the records, or an operator has to act.
-        errors.LogFull: ErrorCode.STORAGE,
-        errors.DiskFull: ErrorCode.STORAGE,
-        errors.LogOffline: ErrorCode.STORAGE,
-        errors.LogClosed: ErrorCode.CLUSTER_NOT_READY,
-        errors.StorageFailed: ErrorCode.STORAGE,
-        errors.CorruptData: ErrorCode.STORAGE,
-        errors.RecordsInRepair: ErrorCode.CLUSTER_NOT_READY,
+        errors.LogFull: NativeErrorCode.STORAGE,
+        errors.DiskFull: NativeErrorCode.STORAGE,
+        errors.LogOffline: NativeErrorCode.STORAGE,
+        errors.LogClosed: NativeErrorCode.CLUSTER_NOT_READY,
+        errors.StorageFailed: NativeErrorCode.STORAGE,
+        errors.CorruptData: NativeErrorCode.STORAGE,
+        errors.RecordsInRepair: NativeErrorCode.CLUSTER_NOT_READY,
     }
 )
 
@@ -58,7 +58,7 @@ RETRIABLE_WORD = "FORWARD_FAILED"
 """Published clients try again after an error whose text contains this word, and after no other."""
 
 
-def code_of(error: errors.MillstreamError) -> ErrorCode:
+def code_of(error: errors.MillstreamError) -> NativeErrorCode:
     """Return the code of the error's nearest listed ancestor."""
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
 

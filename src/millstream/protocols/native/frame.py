@@ -73,7 +73,7 @@ class Flag(enum.IntFlag):
     """Must be 0."""
 
 
-class FrameKind(enum.Enum):
+class NativeFrameKind(enum.Enum):
     """What a frame is."""
 
     CONTROL = "control"
@@ -85,16 +85,16 @@ class FrameKind(enum.Enum):
 
 
 _KINDS = (
-    (Flag.CONTROL, FrameKind.CONTROL),
-    (Flag.KEEPALIVE, FrameKind.KEEPALIVE),
-    (Flag.ACK, FrameKind.ACK),
-    (Flag.BACKPRESSURE, FrameKind.BACKPRESSURE),
-    (Flag.BATCH, FrameKind.INGEST),
+    (Flag.CONTROL, NativeFrameKind.CONTROL),
+    (Flag.KEEPALIVE, NativeFrameKind.KEEPALIVE),
+    (Flag.ACK, NativeFrameKind.ACK),
+    (Flag.BACKPRESSURE, NativeFrameKind.BACKPRESSURE),
+    (Flag.BATCH, NativeFrameKind.INGEST),
 )
 """The first flag that is set decides."""
 
 
-class FrameHeader(NamedTuple):
+class NativeFrameHeader(NamedTuple):
     """The header of a frame, without what is the same in all."""
 
     flags: int
@@ -106,11 +106,11 @@ class FrameHeader(NamedTuple):
     topic_id: int = 0
 
     @property
-    def kind(self) -> FrameKind:
+    def kind(self) -> NativeFrameKind:
         for flag, kind in _KINDS:
             if self.flags & flag:
                 return kind
-        return FrameKind.INGEST if self.payload_length else FrameKind.UNKNOWN
+        return NativeFrameKind.INGEST if self.payload_length else NativeFrameKind.UNKNOWN
 
     @property
     def opcode(self) -> int:
@@ -151,10 +151,10 @@ def announced_length(view: Bytes, position: int) -> int:
     return length
 
 
-def decode_header(view: Bytes) -> FrameHeader:
+def decode_header(view: Bytes) -> NativeFrameHeader:
     """Decode the header of a frame that `payload_length` has checked."""
     _, _, flags, _, _, *values = _HEADER.unpack_from(view)
-    return FrameHeader(flags, *values)
+    return NativeFrameHeader(flags, *values)
 
 
 def checksum_of(view: Bytes) -> Checksum:
@@ -164,7 +164,7 @@ def checksum_of(view: Bytes) -> Checksum:
     return Checksum.CRC32C if crc == Checksum.CRC32C.of(checked) else Checksum.CRC32
 
 
-def check_payload(header: FrameHeader, payload: Bytes, checksum: Checksum) -> None:
+def check_payload(header: NativeFrameHeader, payload: Bytes, checksum: Checksum) -> None:
     """Raise `MalformedRequest` if a payload is not the one that its header describes."""
     expected = checksum.of(payload) if payload else 0
     if header.payload_crc != expected:
@@ -177,7 +177,7 @@ def check_payload(header: FrameHeader, payload: Bytes, checksum: Checksum) -> No
 class Frame(NamedTuple):
     """A frame to be sent: what its header says beyond length and checksums, and its payload."""
 
-    header: FrameHeader
+    header: NativeFrameHeader
     payload: tuple[Bytes, ...] = ()
 
     def encode(self, checksum: Checksum = Checksum.CRC32C) -> list[Bytes]:
@@ -194,7 +194,7 @@ class Frame(NamedTuple):
         return b"".join(self.encode(checksum))
 
 
-def encode_header(header: FrameHeader, checksum: Checksum = Checksum.CRC32C) -> bytes:
+def encode_header(header: NativeFrameHeader, checksum: Checksum = Checksum.CRC32C) -> bytes:
     """Encode a header as it is, with its checksum."""
     checked = _PREFIX.pack(MAGIC, VERSION, header.flags, 0, 0)[:_CHECKED_SIZE]
     crc = checksum.of(checked)
@@ -203,29 +203,29 @@ def encode_header(header: FrameHeader, checksum: Checksum = Checksum.CRC32C) -> 
 
 def control_frame(opcode: int, *payload: Bytes) -> Frame:
     """Return a control frame."""
-    return Frame(FrameHeader(Flag.CONTROL, opcode), payload)
+    return Frame(NativeFrameHeader(Flag.CONTROL, opcode), payload)
 
 
 def ack_frame(batch_id: int) -> Frame:
     """Return the acknowledgement of records, or of an operation that answers with one."""
-    return Frame(FrameHeader(Flag.ACK, batch_id))
+    return Frame(NativeFrameHeader(Flag.ACK, batch_id))
 
 
 def backpressure_frame(batch_id: int) -> Frame:
     """Return the answer to records that were not accepted now, and may be sent again later."""
-    return Frame(FrameHeader(Flag.BACKPRESSURE, batch_id))
+    return Frame(NativeFrameHeader(Flag.BACKPRESSURE, batch_id))
 
 
 def keepalive_frame() -> Frame:
     """Return a keepalive."""
-    return Frame(FrameHeader(Flag.KEEPALIVE))
+    return Frame(NativeFrameHeader(Flag.KEEPALIVE))
 
 
 def ingest_frame(
     batch_id: int, payload: Bytes, *, record_count: int, topic_id: int = 0, timestamp_ns: int = 0
 ) -> Frame:
     """Return a frame with records to append."""
-    header = FrameHeader(
+    header = NativeFrameHeader(
         Flag.BATCH, batch_id, timestamp_ns, record_count=record_count, topic_id=topic_id
     )
     return Frame(header, (payload,))

@@ -27,7 +27,7 @@ TOKEN_SIZE_MAX = 16 * 1024
 """Bytes of a token; JWTs may have some thousand."""
 
 
-class Operation(enum.IntEnum):
+class NativeOperation(enum.IntEnum):
     """What clients ask for. The first two have no code: a flag of the frame names them."""
 
     INGEST = 0x100
@@ -122,7 +122,7 @@ _FETCHED = struct.Struct("<QII")
 _OFFSET = struct.Struct("<Q")
 
 
-def _unpack(form: struct.Struct, body: Bytes, operation: Operation) -> tuple[Any, ...]:
+def _unpack(form: struct.Struct, body: Bytes, operation: NativeOperation) -> tuple[Any, ...]:
     if len(body) != form.size:
         raise MalformedRequest(
             f"body of {operation.label} must have {form.size} bytes, got {len(body)}"
@@ -139,13 +139,13 @@ def _text(data: Bytes, what: str, *, size_max: int) -> str:
         raise MalformedRequest(f"{what} must be UTF-8: {error}") from None
 
 
-def check_empty(body: Bytes, operation: Operation) -> None:
+def check_empty(body: Bytes, operation: NativeOperation) -> None:
     """Raise unless the body is empty."""
     if body:
         raise MalformedRequest(f"{operation.label} has no body, got {len(body)} bytes")
 
 
-def read_topic_id(body: Bytes, operation: Operation) -> int:
+def read_topic_id(body: Bytes, operation: NativeOperation) -> int:
     """Read the body of an operation that names a topic and nothing else."""
     topic_id: int = _unpack(_TOPIC_ID, body, operation)[0]
     return topic_id
@@ -156,7 +156,7 @@ def read_create_topic(body: Bytes) -> CreateTopic:
 
 
 def read_create_topic_with_retention(body: Bytes) -> CreateTopic:
-    operation = Operation.CREATE_TOPIC_WITH_RETENTION
+    operation = NativeOperation.CREATE_TOPIC_WITH_RETENTION
     size_min = _NAME_LENGTH.size + _RETENTION.size
     length = _NAME_LENGTH.unpack_from(body)[0] if len(body) >= size_min else 0
     if len(body) != size_min + length:
@@ -170,7 +170,7 @@ def read_create_topic_with_retention(body: Bytes) -> CreateTopic:
 
 
 def read_set_retention(body: Bytes) -> SetRetention:
-    return SetRetention(*_unpack(_SET_RETENTION, body, Operation.SET_RETENTION))
+    return SetRetention(*_unpack(_SET_RETENTION, body, NativeOperation.SET_RETENTION))
 
 
 def read_token(body: Bytes) -> str:
@@ -178,19 +178,19 @@ def read_token(body: Bytes) -> str:
 
 
 def read_fetch(body: Bytes) -> Fetch:
-    return Fetch(*_unpack(_FETCH, body, Operation.FETCH))
+    return Fetch(*_unpack(_FETCH, body, NativeOperation.FETCH))
 
 
 def read_subscribe(body: Bytes) -> Subscribe:
-    return Subscribe(*_unpack(_SUBSCRIBE, body, Operation.SUBSCRIBE))
+    return Subscribe(*_unpack(_SUBSCRIBE, body, NativeOperation.SUBSCRIBE))
 
 
 def read_unsubscribe(body: Bytes) -> Unsubscribe:
-    return Unsubscribe(*_unpack(_UNSUBSCRIBE, body, Operation.UNSUBSCRIBE))
+    return Unsubscribe(*_unpack(_UNSUBSCRIBE, body, NativeOperation.UNSUBSCRIBE))
 
 
 def read_commit_offset(body: Bytes) -> CommitOffset:
-    return CommitOffset(*_unpack(_COMMIT_OFFSET, body, Operation.COMMIT_OFFSET))
+    return CommitOffset(*_unpack(_COMMIT_OFFSET, body, NativeOperation.COMMIT_OFFSET))
 
 
 def topic_id_body(topic_id: int) -> bytes:
@@ -228,7 +228,7 @@ def commit_offset_body(request: CommitOffset) -> bytes:
 # Bodies of answers.
 
 
-class TopicDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NativeTopic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A topic, as JSON."""
 
     id: int
@@ -241,7 +241,7 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 class TopicList(msgspec.Struct, frozen=True, kw_only=True):
     """All topics that the client may see, as JSON."""
 
-    topics: list[TopicDescription]
+    topics: list[NativeTopic]
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from millstream.broker.access.resources import OPERATIONS, Operation, Resource
 from millstream.config.schema import KafkaConfig
 from millstream.errors import UnknownTopic, UnknownTopicId
 from millstream.servers.api_needs import OPEN, ApiNeeds
-from millstream.servers.client_context import ClientContext
+from millstream.servers.caller_context import CallerContext
 
 if TYPE_CHECKING:
     from millstream.broker.access.access import Access
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class RequestContext(ClientContext):
+class RequestContext(CallerContext):
     broker: Broker
     config: KafkaConfig
     fetch_sessions: FetchSessions

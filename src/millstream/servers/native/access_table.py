@@ -10,30 +10,30 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from millstream.broker.access.resources import Operation as Right
-from millstream.protocols.native.operations import Operation
+from millstream.protocols.native.operations import NativeOperation
 from millstream.servers.api_needs import OPEN, ApiNeeds
 
-NEEDS: Mapping[Operation, ApiNeeds] = MappingProxyType(
+NEEDS: Mapping[NativeOperation, ApiNeeds] = MappingProxyType(
     {
-        Operation.INGEST: ApiNeeds(topic=Right.WRITE),
-        Operation.KEEPALIVE: OPEN,
+        NativeOperation.INGEST: ApiNeeds(topic=Right.WRITE),
+        NativeOperation.KEEPALIVE: OPEN,
         # A topic that exists is described, and not created.
-        Operation.CREATE_TOPIC: ApiNeeds(
+        NativeOperation.CREATE_TOPIC: ApiNeeds(
             topic=Right.CREATE, cluster=Right.CREATE, is_cluster_enough=True
         ),
-        Operation.DELETE_TOPIC: ApiNeeds(topic=Right.DELETE),
-        Operation.LIST_TOPICS: ApiNeeds(topic=Right.DESCRIBE, is_filtered=True),
-        Operation.GET_TOPIC: ApiNeeds(topic=Right.DESCRIBE),
-        Operation.SET_RETENTION: ApiNeeds(topic=Right.ALTER_CONFIGS),
-        Operation.CREATE_TOPIC_WITH_RETENTION: ApiNeeds(
+        NativeOperation.DELETE_TOPIC: ApiNeeds(topic=Right.DELETE),
+        NativeOperation.LIST_TOPICS: ApiNeeds(topic=Right.DESCRIBE, is_filtered=True),
+        NativeOperation.GET_TOPIC: ApiNeeds(topic=Right.DESCRIBE),
+        NativeOperation.SET_RETENTION: ApiNeeds(topic=Right.ALTER_CONFIGS),
+        NativeOperation.CREATE_TOPIC_WITH_RETENTION: ApiNeeds(
             topic=Right.CREATE, cluster=Right.CREATE, is_cluster_enough=True
         ),
-        Operation.GET_CLUSTER_STATUS: ApiNeeds(cluster=Right.DESCRIBE),
-        Operation.AUTHENTICATE: OPEN,
-        Operation.FETCH: ApiNeeds(topic=Right.READ),
-        Operation.SUBSCRIBE: ApiNeeds(topic=Right.READ, group=Right.READ),
-        Operation.UNSUBSCRIBE: ApiNeeds(topic=Right.READ, group=Right.READ),
-        Operation.COMMIT_OFFSET: ApiNeeds(topic=Right.READ, group=Right.READ),
+        NativeOperation.GET_CLUSTER_STATUS: ApiNeeds(cluster=Right.DESCRIBE),
+        NativeOperation.AUTHENTICATE: OPEN,
+        NativeOperation.FETCH: ApiNeeds(topic=Right.READ),
+        NativeOperation.SUBSCRIBE: ApiNeeds(topic=Right.READ, group=Right.READ),
+        NativeOperation.UNSUBSCRIBE: ApiNeeds(topic=Right.READ, group=Right.READ),
+        NativeOperation.COMMIT_OFFSET: ApiNeeds(topic=Right.READ, group=Right.READ),
     }
 )
 """The needs of every operation."""

@@ -14,13 +14,13 @@ from millstream.errors import InvalidRequest, MillstreamError, UnsupportedVersio
 from millstream.protocols.native.frame import (
     HEADER_SIZE,
     Flag,
-    FrameHeader,
-    FrameKind,
+    NativeFrameHeader,
+    NativeFrameKind,
     check_payload,
     checksum_of,
     decode_header,
 )
-from millstream.protocols.native.operations import Operation
+from millstream.protocols.native.operations import NativeOperation
 from millstream.servers.api_needs import OPEN
 from millstream.servers.block_pool import ReceiveBlock
 from millstream.servers.deferred_response import DeferredResponse
@@ -37,20 +37,20 @@ from millstream.tracing import Tracer, traced_as
 if TYPE_CHECKING:
     from millstream.servers.native.native_protocol import NativeProtocol
 
-Handler: TypeAlias = Callable[[FrameHeader, memoryview, NativeContext], Any]
+Handler: TypeAlias = Callable[[NativeFrameHeader, memoryview, NativeContext], Any]
 """Takes a frame; returns the answer, a `DeferredResponse` or a coroutine.
 
 A coroutine delays the frames behind it, so that those of one connection take effect in order.
 """
 
 
-class Dispatcher:
+class NativeDispatcher:
     """Runs the handlers of frames, and passes their answers to the connections."""
 
     def __init__(
         self,
         broker: Broker,
-        handlers: Mapping[Operation, Handler],
+        handlers: Mapping[NativeOperation, Handler],
         *,
         config: NativeConfig,
         numbers: TopicNumbers,
@@ -130,7 +130,7 @@ class Dispatcher:
         connection: NativeProtocol,
         pending: PendingFrame,
         handler: Handler,
-        header: FrameHeader,
+        header: NativeFrameHeader,
         payload: memoryview,
     ) -> None:
         try:
@@ -151,25 +151,27 @@ class Dispatcher:
             pending.answer(result)
 
 
-def _operation_of(header: FrameHeader) -> tuple[Operation | None, MillstreamError | None]:
+def _operation_of(
+    header: NativeFrameHeader,
+) -> tuple[NativeOperation | None, MillstreamError | None]:
     """Return what a frame asks for, or why it is refused."""
     refusal: MillstreamError | None = None
     kind = header.kind
     if header.flags & Flag.ENCRYPTED:
         refusal = InvalidRequest("encrypted payloads are not supported")
-    elif kind is FrameKind.INGEST:
-        return Operation.INGEST, None
+    elif kind is NativeFrameKind.INGEST:
+        return NativeOperation.INGEST, None
     elif header.flags & Flag.COMPRESSED:
         refusal = InvalidRequest("only the records of an ingest frame may be compressed")
-    elif kind is FrameKind.KEEPALIVE:
-        return Operation.KEEPALIVE, None
-    elif kind is not FrameKind.CONTROL:
+    elif kind is NativeFrameKind.KEEPALIVE:
+        return NativeOperation.KEEPALIVE, None
+    elif kind is not NativeFrameKind.CONTROL:
         refusal = InvalidRequest(f"a client must not send a frame of kind {kind.value}")
     elif header.opcode in _OPCODES:
-        return Operation(header.opcode), None
+        return NativeOperation(header.opcode), None
     else:
         refusal = UnsupportedVersion(f"there is no operation {header.opcode:#04x}")
     return None, refusal
 
 
-_OPCODES = frozenset(Operation)
+_OPCODES = frozenset(NativeOperation)

@@ -9,7 +9,7 @@ from millstream.broker.topics.topic_numbers import TopicNumbers
 from millstream.config.principal_rules import DEFAULT_RULES
 from millstream.config.schema import NativeConfig
 from millstream.servers.native.counters import NativeCounters
-from millstream.servers.native.dispatcher import Dispatcher
+from millstream.servers.native.dispatcher import NativeDispatcher
 from millstream.servers.native.native_protocol import NativeProtocol
 from millstream.servers.native.operations import HANDLERS
 from millstream.servers.native.subscriptions import Subscriptions
@@ -46,7 +46,7 @@ class NativeListener(RequestListener[NativeProtocol]):
             ssl_context=ssl_context,
             principal_rules=principal_rules,
         )
-        self.dispatcher = Dispatcher(
+        self.dispatcher = NativeDispatcher(
             broker,
             HANDLERS,
             config=self.config,

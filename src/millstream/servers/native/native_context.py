@@ -10,7 +10,7 @@ from millstream.broker.topics.topic_numbers import DEFAULT_NUMBER, TopicNumbers
 from millstream.config.schema import NativeConfig
 from millstream.errors import UnknownTopic
 from millstream.servers.api_needs import ApiNeeds
-from millstream.servers.client_context import ClientContext
+from millstream.servers.caller_context import CallerContext
 from millstream.servers.native.counters import NativeCounters
 from millstream.servers.native.subscriptions import Subscriptions
 from millstream.servers.response_memory import ResponseMemory
@@ -26,7 +26,7 @@ CLIENT_ID = "native"
 
 
 @dataclass(slots=True)
-class NativeContext(ClientContext):
+class NativeContext(CallerContext):
     broker: Broker
     config: NativeConfig
     numbers: TopicNumbers

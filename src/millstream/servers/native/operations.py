@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from millstream.protocols.native.operations import Operation
+from millstream.protocols.native.operations import NativeOperation
 from millstream.servers.native.dispatcher import Handler
 from millstream.servers.native.handlers import (
     cluster,
@@ -17,21 +17,21 @@ from millstream.servers.native.handlers import (
     topics,
 )
 
-HANDLERS: Mapping[Operation, Handler] = MappingProxyType(
+HANDLERS: Mapping[NativeOperation, Handler] = MappingProxyType(
     {
-        Operation.INGEST: ingest.ingest,
-        Operation.KEEPALIVE: keepalive.keepalive,
-        Operation.CREATE_TOPIC: topics.create_topic,
-        Operation.DELETE_TOPIC: topics.delete_topic,
-        Operation.LIST_TOPICS: topics.list_topics,
-        Operation.GET_TOPIC: topics.get_topic,
-        Operation.SET_RETENTION: topics.set_retention,
-        Operation.CREATE_TOPIC_WITH_RETENTION: topics.create_topic_with_retention,
-        Operation.GET_CLUSTER_STATUS: cluster.get_cluster_status,
-        Operation.AUTHENTICATE: login.authenticate,
-        Operation.FETCH: fetch.fetch,
-        Operation.SUBSCRIBE: subscriptions.subscribe,
-        Operation.UNSUBSCRIBE: subscriptions.unsubscribe,
-        Operation.COMMIT_OFFSET: subscriptions.commit_offset,
+        NativeOperation.INGEST: ingest.ingest,
+        NativeOperation.KEEPALIVE: keepalive.keepalive,
+        NativeOperation.CREATE_TOPIC: topics.create_topic,
+        NativeOperation.DELETE_TOPIC: topics.delete_topic,
+        NativeOperation.LIST_TOPICS: topics.list_topics,
+        NativeOperation.GET_TOPIC: topics.get_topic,
+        NativeOperation.SET_RETENTION: topics.set_retention,
+        NativeOperation.CREATE_TOPIC_WITH_RETENTION: topics.create_topic_with_retention,
+        NativeOperation.GET_CLUSTER_STATUS: cluster.get_cluster_status,
+        NativeOperation.AUTHENTICATE: login.authenticate,
+        NativeOperation.FETCH: fetch.fetch,
+        NativeOperation.SUBSCRIBE: subscriptions.subscribe,
+        NativeOperation.UNSUBSCRIBE: subscriptions.unsubscribe,
+        NativeOperation.COMMIT_OFFSET: subscriptions.commit_offset,
     }
 )

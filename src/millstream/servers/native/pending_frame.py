@@ -20,7 +20,7 @@ from millstream.errors import (
 )
 from millstream.protocols.native.errors import error_body
 from millstream.protocols.native.frame import Checksum, Frame, backpressure_frame, control_frame
-from millstream.protocols.native.operations import Operation, Reply
+from millstream.protocols.native.operations import NativeOperation, Reply
 from millstream.records.batch import Bytes
 from millstream.servers.block_pool import ReceiveBlock
 from millstream.servers.deferred_response import DeferredResponse
@@ -59,7 +59,7 @@ class PendingFrame:
         self,
         connection: NativeProtocol,
         block: ReceiveBlock,
-        operation: Operation | None,
+        operation: NativeOperation | None,
         batch_id: int,
         context: NativeContext,
         counter: RequestCounter,
@@ -123,7 +123,9 @@ class PendingFrame:
     def _refusal(self, error: MillstreamError) -> Frame:
         """Return the answer to an error: records that were not admitted may be sent again."""
         context = self.context
-        if self._operation is Operation.INGEST and isinstance(error, WouldBlock | DeadlineExceeded):
+        if self._operation is NativeOperation.INGEST and isinstance(
+            error, WouldBlock | DeadlineExceeded
+        ):
             context.counters.backpressure += 1
             return backpressure_frame(self._batch_id)
         context.counters.refused_requests += 1

@@ -28,7 +28,7 @@ from millstream.clients.partition import (
 )
 from millstream.errors import DataLost, InvalidConfig, OffsetOutOfRange
 from millstream.lake.deletions import TopicDeletions
-from millstream.lake.history import History, history_rows
+from millstream.lake.history import TableHistory, history_rows
 from millstream.lake.table import LakeTable
 from millstream.lake.topic_table import configured_table
 from millstream.records.topic_partition import TopicPartition
@@ -49,7 +49,7 @@ class UnionSource:
     def __init__(
         self,
         source: RecordSource,
-        load: Callable[[], Mapping[str, History]],
+        load: Callable[[], Mapping[str, TableHistory]],
         *,
         fail_on_data_loss: bool,
     ) -> None:
@@ -120,7 +120,7 @@ class UnionSource:
                 lost[partition] = last - first
         return lost
 
-    def history(self, topic: str) -> History | None:
+    def history(self, topic: str) -> TableHistory | None:
         """Return the history of a topic; `None` if it has no table."""
         return self._histories.get(topic)
 
@@ -226,7 +226,7 @@ def open_union(source: RecordSource, options: ReadOptions, topic_ids: TopicIds) 
         )
     uris = {topic: _table_uri(source, options, topic) for topic in topics}
 
-    def load() -> dict[str, History]:
+    def load() -> dict[str, TableHistory]:
         histories = {}
         for topic, uri in uris.items():
             if uri is not None:
@@ -234,7 +234,7 @@ def open_union(source: RecordSource, options: ReadOptions, topic_ids: TopicIds) 
                 table.check_topic(topic, topics[topic])
                 count = 1 + max(at.partition for at in topic_ids if at.topic == topic)
                 deletions = TopicDeletions(source, topic).pending(table)
-                histories[topic] = History(table, count, deletions)
+                histories[topic] = TableHistory(table, count, deletions)
         return histories
 
     return UnionSource(source, load, fail_on_data_loss=options.fail_on_data_loss)
@@ -270,7 +270,7 @@ def moved_range(
         table.check_topic(range_.partition.topic, range_.topic_id)
     number = range_.partition.partition
     deletions = TopicDeletions(source, range_.partition.topic).pending(table)
-    history = History(table, number + 1, deletions)
+    history = TableHistory(table, number + 1, deletions)
     end = min(history.positions.get(number, 0), range_.end)
     if end <= range_.start or history.start(number) > range_.start:
         return None

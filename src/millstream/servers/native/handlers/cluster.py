@@ -5,17 +5,22 @@ from __future__ import annotations
 import msgspec
 
 from millstream.broker.cluster_view import NO_NODE
-from millstream.protocols.native.frame import Frame, FrameHeader, control_frame
-from millstream.protocols.native.operations import ClusterStatus, Operation, Reply, check_empty
+from millstream.protocols.native.frame import Frame, NativeFrameHeader, control_frame
+from millstream.protocols.native.operations import (
+    ClusterStatus,
+    NativeOperation,
+    Reply,
+    check_empty,
+)
 from millstream.servers.native.native_context import NativeContext
 
 
-def get_cluster_status(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+def get_cluster_status(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """Describe the nodes that are alive. The leader is the controller.
 
     `current_term` is the revision of the metadata: it rises with every change of the cluster.
     """
-    check_empty(body, Operation.GET_CLUSTER_STATUS)
+    check_empty(body, NativeOperation.GET_CLUSTER_STATUS)
     context.require_cluster()
     broker = context.broker
     controller, nodes = broker.cluster.controller_id, broker.cluster.nodes()

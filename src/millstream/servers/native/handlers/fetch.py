@@ -13,7 +13,7 @@ from millstream.broker.partition.record_page import RecordPage, read_page
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.topic import Topic
 from millstream.errors import OffsetNotAvailable, OffsetOutOfRange
-from millstream.protocols.native.frame import HEADER_SIZE, Frame, FrameHeader, control_frame
+from millstream.protocols.native.frame import HEADER_SIZE, Frame, NativeFrameHeader, control_frame
 from millstream.protocols.native.operations import (
     END,
     FETCHED_SIZE,
@@ -39,7 +39,7 @@ INLINE_RECORDS_MAX = 500
 NOTHING = EncodedRecords(b"", 0, None)
 
 
-async def fetch(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+async def fetch(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """Return the next records, or the newest offset if the client is past it."""
     request = read_fetch(body)
     topic = context.topic(request.topic_id)

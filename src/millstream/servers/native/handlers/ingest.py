@@ -12,7 +12,7 @@ from millstream.broker.topics.topic import Topic
 from millstream.broker.topics.topic_numbers import DEFAULT_NUMBER
 from millstream.errors import MalformedRequest, MillstreamError, TopicExists
 from millstream.protocols.native.compression import decompress_payload, plain_size
-from millstream.protocols.native.frame import FRAME_SIZE_MAX, Flag, FrameHeader, ack_frame
+from millstream.protocols.native.frame import FRAME_SIZE_MAX, Flag, NativeFrameHeader, ack_frame
 from millstream.protocols.native.record_set import read_records
 from millstream.records.batch import Bytes
 from millstream.records.build import build_batch
@@ -25,7 +25,7 @@ INLINE_BYTES_MAX = 16 * 1024
 
 
 def ingest(
-    header: FrameHeader, payload: memoryview, context: NativeContext
+    header: NativeFrameHeader, payload: memoryview, context: NativeContext
 ) -> DeferredResponse | Coroutine[None, None, object]:
     """Append the records; answered with an ack when the topic's durability class is met.
 
@@ -58,7 +58,7 @@ def _existing_topic(number: int, context: NativeContext) -> Topic | None:
     return context.topic(number)
 
 
-def _build(header: FrameHeader, payload: Bytes, context: NativeContext) -> tuple[bytes, int]:
+def _build(header: NativeFrameHeader, payload: Bytes, context: NativeContext) -> tuple[bytes, int]:
     """Return a batch with the records of a payload, and how many they are."""
     records = read_records(
         payload, record_count=header.record_count, count_max=context.config.frame_records_max
@@ -67,7 +67,7 @@ def _build(header: FrameHeader, payload: Bytes, context: NativeContext) -> tuple
 
 
 async def _ingest_slowly(
-    header: FrameHeader, payload: memoryview, topic: Topic | None, context: NativeContext
+    header: NativeFrameHeader, payload: memoryview, topic: Topic | None, context: NativeContext
 ) -> object:
     """Append records that need a thread, a new topic, or another node."""
     if topic is None:
@@ -91,7 +91,7 @@ async def _default_topic(context: NativeContext) -> Topic:
 
 
 async def _build_in_thread(
-    header: FrameHeader, payload: memoryview, context: NativeContext
+    header: NativeFrameHeader, payload: memoryview, context: NativeContext
 ) -> tuple[bytes, int]:
     """Return a batch; all clients share one budget of memory for what may become large."""
     is_compressed = bool(header.flags & Flag.COMPRESSED)

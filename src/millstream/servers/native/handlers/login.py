@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from millstream.errors import CapExceeded, NotAuthenticated
-from millstream.protocols.native.frame import Frame, FrameHeader, control_frame
+from millstream.protocols.native.frame import Frame, NativeFrameHeader, control_frame
 from millstream.protocols.native.operations import Reply, login_body, read_token
 from millstream.servers.native.native_context import NativeContext
 
 
-def authenticate(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+def authenticate(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """Let the owner of a token send requests. A failed login is answered, and ends the connection.
 
     On a node without logins, everyone may do everything, so every token is accepted.

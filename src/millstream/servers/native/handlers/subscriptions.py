@@ -9,7 +9,7 @@ from __future__ import annotations
 from millstream.broker.access.resources import group as group_resource
 from millstream.broker.groups.values import OffsetAndMetadata, OffsetCommitter
 from millstream.errors import InvalidRequest, OffsetOutOfRange
-from millstream.protocols.native.frame import Frame, FrameHeader, ack_frame, control_frame
+from millstream.protocols.native.frame import Frame, NativeFrameHeader, ack_frame, control_frame
 from millstream.protocols.native.operations import (
     END,
     Reply,
@@ -24,7 +24,7 @@ from millstream.servers.native.native_context import NativeContext
 from millstream.servers.native.subscriptions import SUBSCRIPTIONS_MAX, Subscription, group_of
 
 
-async def subscribe(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+async def subscribe(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """Begin to read a topic; the answer says from which offset."""
     request = read_subscribe(body)
     context.require_group(group_of(request.consumer_id))
@@ -54,7 +54,7 @@ async def subscribe(_: FrameHeader, body: memoryview, context: NativeContext) ->
     return control_frame(Reply.SUBSCRIBE, consumer_offset_body(request.consumer_id, offset))
 
 
-def unsubscribe(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+def unsubscribe(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """End a subscription, if there is one. What was committed is kept."""
     request = read_unsubscribe(body)
     context.require_group(group_of(request.consumer_id))
@@ -63,7 +63,7 @@ def unsubscribe(_: FrameHeader, body: memoryview, context: NativeContext) -> Fra
     return ack_frame(request.consumer_id)
 
 
-async def commit_offset(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+async def commit_offset(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """Store the offset of a consumer; durable when this is answered."""
     request = read_commit_offset(body)
     group_id = group_of(request.consumer_id)

@@ -18,13 +18,13 @@ from millstream.errors import (
     QuotaExceeded,
     TopicExists,
 )
-from millstream.protocols.native.frame import HEADER_SIZE, Frame, FrameHeader, control_frame
+from millstream.protocols.native.frame import HEADER_SIZE, Frame, NativeFrameHeader, control_frame
 from millstream.protocols.native.operations import (
     CreateTopic,
-    Operation,
+    NativeOperation,
+    NativeTopic,
     Reply,
     Retention,
-    TopicDescription,
     TopicList,
     check_empty,
     read_create_topic,
@@ -40,13 +40,13 @@ _SECONDS_MAX = 2**53 // 1000
 _BYTES_MAX = 2**63 - 1
 
 
-async def create_topic(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+async def create_topic(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """Create a topic with one partition; describe it if it exists."""
     return await _create(read_create_topic(body), context)
 
 
 async def create_topic_with_retention(
-    _: FrameHeader, body: memoryview, context: NativeContext
+    _: NativeFrameHeader, body: memoryview, context: NativeContext
 ) -> Frame:
     """Create a topic that keeps its records for a time, or a number of bytes."""
     return await _create(read_create_topic_with_retention(body), context)
@@ -99,9 +99,9 @@ def check_mutations(context: NativeContext) -> None:
         raise QuotaExceeded(kind.value, wait_ms)
 
 
-async def delete_topic(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+async def delete_topic(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """Delete a topic and its records. Its number is never given again."""
-    number = read_topic_id(body, Operation.DELETE_TOPIC)
+    number = read_topic_id(body, NativeOperation.DELETE_TOPIC)
     topic = context.topic(number)
     check_mutations(context)
     deleted = await context.broker.topics.delete(topic.name, topic_id=topic.id)
@@ -112,9 +112,9 @@ async def delete_topic(_: FrameHeader, body: memoryview, context: NativeContext)
     return control_frame(Reply.TOPIC, b"{}")
 
 
-async def list_topics(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+async def list_topics(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """Describe the topics that the caller may see; those without a number get one."""
-    check_empty(body, Operation.LIST_TOPICS)
+    check_empty(body, NativeOperation.LIST_TOPICS)
     visible = [
         topic
         for topic in context.broker.topics.all()
@@ -131,16 +131,16 @@ async def list_topics(_: FrameHeader, body: memoryview, context: NativeContext) 
     return control_frame(Reply.TOPIC, encoded)
 
 
-def get_topic(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+def get_topic(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """Describe a topic."""
-    number = read_topic_id(body, Operation.GET_TOPIC)
+    number = read_topic_id(body, NativeOperation.GET_TOPIC)
     topic = context.topic(number)
     if number == DEFAULT_NUMBER:
         return _described(NumberedTopic(number, topic, 0))
     return _described(context.numbers.find(number))
 
 
-async def set_retention(_: FrameHeader, body: memoryview, context: NativeContext) -> Frame:
+async def set_retention(_: NativeFrameHeader, body: memoryview, context: NativeContext) -> Frame:
     """Change how long and how much of a topic is kept."""
     request = read_set_retention(body)
     topic = context.topic(request.topic_id)
@@ -178,9 +178,9 @@ def _retention(topic: Topic) -> Retention:
     return Retention(-(-(config.retention_ms or 0) // 1000), config.retention_bytes or 0)
 
 
-def _description(numbered: NumberedTopic) -> TopicDescription:
+def _description(numbered: NumberedTopic) -> NativeTopic:
     retention = _retention(numbered.topic)
-    return TopicDescription(
+    return NativeTopic(
         id=numbered.number,
         name=numbered.topic.name,
         created_at=numbered.given_ms // 1000,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from millstream.broker.quotas import QuotaKind
 
 
-class ClientContext:
+class CallerContext:
     """Base of the contexts of requests. Only names the fields that it needs."""
 
     __slots__ = ("throttle_ms",)
