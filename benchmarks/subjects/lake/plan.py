@@ -11,7 +11,7 @@ from pathlib import Path
 from measure.experiment import Arm, Experiment, Figures, Row, Scale
 from measure.rows import at_most
 
-from millstream.lake.history import History
+from millstream.lake.history import TableHistory
 from millstream.lake.table import LakeFile, LakeTable
 
 OFFSETS = 100_000
@@ -30,7 +30,7 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
 
     def plan() -> Figures:
         started = time.perf_counter()
-        history = History(LakeTable.open(uri), PARTITIONS)
+        history = TableHistory(LakeTable.open(uri), PARTITIONS)
         found = {
             path
             for partition in range(PARTITIONS)
